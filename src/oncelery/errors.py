@@ -1,0 +1,61 @@
+"""Every error Oncelery raises: one root, each with its data and its remedy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from oncelery.job import State
+
+
+class OnceleryError(Exception):
+    """The root of all errors raised by Oncelery; carries what is known of the job."""
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        key: str | None = None,
+        job_id: str | None = None,
+        state: State | None = None,
+        retry_after: timedelta | None = None,
+    ) -> None:
+        super().__init__(message or type(self).__doc__)
+        self.key = key
+        self.job_id = job_id
+        self.state = state
+        self.retry_after = retry_after
+
+
+class DuplicateTaskError(OnceleryError):
+    """The same work is queued or running already. Follow that job by its `job_id`, or use `on_duplicate="join"`."""
+
+
+class PayloadMismatchError(OnceleryError):
+    """Same idempotency key, different payload. Use a new key, or name the fields that count with `key=`."""
+
+
+class LeaseLostError(OnceleryError):
+    """Another run has taken this job over. Stop: nothing this run does is recorded any more."""
+
+
+class JobCancelledError(OnceleryError):
+    """The job was cancelled. Clean up and let this error pass."""
+
+
+class OutcomeUnknownError(OnceleryError):
+    """A run ended between its effect and the record of it. Verify the effect, then revive or discard the job."""
+
+
+class StoreUnavailableError(OnceleryError):
+    """The ledger's store did not answer. Nothing was decided; the same call may safely be made again."""
+
+
+class FingerprintError(OnceleryError, ValueError):
+    """An argument cannot be part of a key. Leave it out with `ignore=`, or choose what counts with `key=`."""
+
+
+class ConfigurationError(OnceleryError, ValueError):
+    """A setting is wrong or missing; the message names it and what to write instead."""
