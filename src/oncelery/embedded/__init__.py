@@ -1,0 +1,10 @@
+"""A private Valkey from a wheel, or from PATH: broker and ledger with nothing installed or running beforehand.
+
+with EmbeddedServer("var/oncelery") as server:
+    app = Celery("shop", broker=server.url)
+"""
+
+from oncelery.embedded.process import FolderInUseError, PortTakenError, ServerNotFoundError, ServerStartError
+from oncelery.embedded.server import EmbeddedServer
+
+__all__ = ["EmbeddedServer", "FolderInUseError", "PortTakenError", "ServerNotFoundError", "ServerStartError"]

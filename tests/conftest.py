@@ -1,0 +1,55 @@
+"""Real servers for the tests that ask for one, and how Hypothesis behaves here and in CI."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, TypeVar
+
+import pytest
+from hypothesis import settings
+
+from oncelery.embedded import ServerNotFoundError
+from oncelery.testing.servers import PostgresServer, RedisServer, ValkeyServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Server = TypeVar("Server", ValkeyServer, RedisServer, PostgresServer)
+
+#: Where a missing server is a fault of the set-up, and a test that nobody ran must not look like one that passed.
+IN_CI = bool(os.environ.get("CI"))
+
+# The time of one example depends on what else the machine does, so no deadline; in CI every run tries the same ones.
+settings.register_profile("local", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+settings.load_profile("ci" if IN_CI else "local")
+
+
+@pytest.fixture(scope="session")
+def valkey() -> Iterator[ValkeyServer]:
+    """Give a Valkey that all tests of the run share; use keys of your own."""
+    yield from running(ValkeyServer)
+
+
+@pytest.fixture(scope="session")
+def redis7() -> Iterator[RedisServer]:
+    """Give the system's Redis that all tests of the run share; use keys of your own."""
+    yield from running(RedisServer)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """Give a PostgreSQL that all tests of the run share; take a database of your own with `create_database()`."""
+    yield from running(PostgresServer)
+
+
+def running(kind: type[Server]) -> Iterator[Server]:
+    """Start a server for the session; where there is none, skip with the reason, and in CI fail."""
+    try:
+        server = kind()
+    except ServerNotFoundError as missing:
+        if IN_CI:
+            pytest.fail(str(missing))
+        pytest.skip(str(missing))
+    with server:
+        yield server
