@@ -57,5 +57,9 @@ class FingerprintError(OnceleryError, ValueError):
     """An argument cannot be part of a key. Leave it out with `ignore=`, or choose what counts with `key=`."""
 
 
+class TooLargeError(OnceleryError, ValueError):
+    """A body, result or step is over its limit. Keep it elsewhere and pass a reference, or raise the limit."""
+
+
 class ConfigurationError(OnceleryError, ValueError):
     """A setting is wrong or missing; the message names it and what to write instead."""

@@ -1,0 +1,268 @@
+"""The nouns of the ledger: what is submitted, the job it becomes, the lease to run it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+#: How long a completed key answers duplicates with its result.
+DEFAULT_RETENTION = timedelta(hours=24)
+
+#: How long finished jobs stay readable by id.
+DEFAULT_HISTORY = timedelta(days=7)
+
+#: How many unfinished attempts a job remembers.
+PAST_KEPT = 20
+
+
+class State(StrEnum):
+    """Where a job stands. The SQL check constraint and the Lua scripts list the same five words."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    BURIED = "buried"
+    CANCELLED = "cancelled"
+
+    @property
+    def live(self) -> bool:
+        """Whether the job is still to end: it holds its key, and the sweeper watches it."""
+        return self in (State.QUEUED, State.RUNNING)
+
+
+class OnDuplicate(StrEnum):
+    """What a submission does when its key has a live job."""
+
+    JOIN = "join"
+    REJECT = "reject"
+    TRAIL = "trail"
+    REPLACE = "replace"
+
+
+class Durability(StrEnum):
+    """What an acknowledged transition survives: see docs/guarantees.md."""
+
+    FAST = "fast"
+    SAFE = "safe"
+
+
+class Reason(StrEnum):
+    """Why a job was buried. (A cancelled job's reason is free text.)"""
+
+    FAILED = "failed"
+    EXHAUSTED = "exhausted"
+    CRASHED = "crashed"
+    NEVER_STARTED = "never started"
+    OUTCOME_UNKNOWN = "outcome unknown"
+
+
+class Cause(StrEnum):
+    """Why a run ended without finishing its job."""
+
+    RETRY = "retry"
+    HANDBACK = "handback"
+    CRASH = "crash"
+    LAPSE = "lapse"
+
+
+class Answer(StrEnum):
+    """What a duplicate was answered, in the audit."""
+
+    JOINED = "joined"
+    REJECTED = "rejected"
+    AMENDED = "amended"
+    REFUSED = "refused"
+    BUSY = "busy"
+    REPLAYED = "replayed"
+    BURIED = "buried"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """Work offered under a key: by a publisher to `reserve`, by a worker to `begin`."""
+
+    id: str
+    key: str
+    task: str
+    #: The message to publish again if broker or worker loses it. None: not at hand (a worker's first `begin`).
+    #: Empty: never to be published; such a job ends when its lease lapses.
+    body: bytes | None = None
+    #: Digest of the payload, where the caller chose the key; empty where the key itself covers the payload.
+    digest: str = ""
+    scope: str = ""
+    queue: str = "celery"
+    caller: str = ""
+    delay: timedelta = timedelta(0)
+    #: How long the completed job answers duplicates, and how long it stays readable (never less).
+    retention: timedelta = DEFAULT_RETENTION
+    history: timedelta = DEFAULT_HISTORY
+    durability: Durability = Durability.FAST
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """The bounded right of one run. Ownership is (running, fence, holder); `until` only says when others may ask."""
+
+    job_id: str
+    key: str
+    task: str
+    scope: str
+    holder: str
+    fence: int
+    attempt: int
+    crashes: int
+    until: datetime
+    duration: timedelta
+    durability: Durability = Durability.FAST
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """An exception as text; never revived as an object."""
+
+    type: str
+    message: str
+    traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a run says it has come."""
+
+    done: float
+    total: float | None = None
+    stage: str | None = None
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """A run that ended without finishing its job."""
+
+    number: int
+    fence: int
+    worker: str
+    begun_at: datetime
+    ended_at: datetime
+    cause: Cause
+    error: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One accepted submission, as the ledger knows it now."""
+
+    id: str
+    key: str
+    task: str
+    state: State
+    scope: str = ""
+    queue: str = "celery"
+    caller: str = ""
+    digest: str = ""
+    #: Kept while the job may be published again (queued, running, buried), then dropped.
+    body: bytes | None = None
+
+    created_at: datetime
+    #: The last transition; the order of `find`.
+    changed_at: datetime
+    not_before: datetime | None = None
+    begun_at: datetime | None = None
+    settled_at: datetime | None = None
+    #: Until when a duplicate is answered with the result; None unless completed.
+    retained_until: datetime | None = None
+
+    #: The current run, or the last one.
+    holder: str = ""
+    worker: str = ""
+    fence: int = 0
+    lease_until: datetime | None = None
+    attempt: int = 0
+    crashes: int = 0
+    #: Earlier runs that did not finish the job, oldest first; the newest `PAST_KEPT` of them.
+    past: tuple[Attempt, ...] = ()
+
+    cancel_requested: bool = False
+    #: The job of the same key that must end before this one may begin (`on_duplicate="trail"`).
+    behind: str = ""
+    #: Why it was buried or cancelled.
+    reason: str = ""
+    error: Failure | None = None
+    result: bytes | None = None
+    progress: Progress | None = None
+    steps: Mapping[str, bytes] = field(default_factory=lambda: MappingProxyType({}))
+    #: How many duplicates were answered with this job.
+    duplicates: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """Which jobs to find, newest change first. Empty means any."""
+
+    states: frozenset[State] = frozenset()
+    task: str = ""
+    scope: str = ""
+    since: datetime | None = None
+    until: datetime | None = None
+    cursor: str = ""
+    limit: int = 50
+
+    def matches(self, job: Job) -> bool:
+        """Whether the job is among those asked for, whatever the page."""
+        return (
+            (not self.states or job.state in self.states)
+            and self.task in ("", job.task)
+            and self.scope in ("", job.scope)
+            and (self.since is None or job.changed_at >= self.since)
+            and (self.until is None or job.changed_at < self.until)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page(Generic[T]):
+    """Some of what was asked for, and the cursor that continues it (empty at the end)."""
+
+    items: tuple[T, ...]
+    cursor: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Duplicate:
+    """One duplicate and what it was answered."""
+
+    at: datetime
+    job_id: str
+    task: str
+    scope: str
+    caller: str
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DuplicateCount:
+    """How many duplicates of a task and scope were given an answer in one hour."""
+
+    hour: datetime
+    task: str
+    scope: str
+    answer: Answer
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """How the ledger stands as a whole."""
+
+    states: Mapping[State, int]
+    #: Running jobs whose lease has lapsed.
+    lapsed: int
+    #: How long the most overdue live job has waited for its check.
+    overdue: timedelta
+    #: What `count` has added up, by (task, decision).
+    decisions: Mapping[tuple[str, str], int]

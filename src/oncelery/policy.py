@@ -1,0 +1,67 @@
+"""What a task asks of the ledger: one frozen Policy per task, checked when it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Literal
+
+from oncelery.errors import ConfigurationError
+from oncelery.job import DEFAULT_HISTORY, DEFAULT_RETENTION, Durability, OnDuplicate
+
+#: How long a run may go unseen before another may begin.
+DEFAULT_LEASE = timedelta(seconds=30)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backoff:
+    """Exponential back-off with full jitter: a draw between nothing and the ceiling of that failure."""
+
+    first: timedelta = timedelta(seconds=1)
+    factor: float = 2.0
+    most: timedelta = timedelta(minutes=10)
+
+    def __post_init__(self) -> None:
+        if self.first < timedelta(0) or self.most < self.first or self.factor < 1:
+            msg = f"backoff must have 0 <= first <= most and factor >= 1, not {self}"
+            raise ConfigurationError(msg)
+
+    def after(self, failures: int, jitter: float) -> timedelta:
+        """How long to wait after so many failures; `jitter` is a draw from [0, 1)."""
+        # 2**64 seconds is past any `most`, and larger exponents overflow a float.
+        ceiling = min(self.most.total_seconds(), self.first.total_seconds() * self.factor ** min(failures - 1, 64))
+        return timedelta(seconds=ceiling * jitter)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """The options of one task. See docs/guarantees.md for what each one promises."""
+
+    retention: timedelta = DEFAULT_RETENTION
+    lease: timedelta = DEFAULT_LEASE
+    history: timedelta = DEFAULT_HISTORY
+    on_duplicate: OnDuplicate = OnDuplicate.JOIN
+    retry_on: tuple[type[BaseException], ...] = ()
+    bury_on: tuple[type[BaseException], ...] = ()
+    max_attempts: int = 4
+    backoff: Backoff = field(default_factory=Backoff)
+    max_crashes: int = 3
+    #: "rerun", "hold", or a callable that verifies whether the effect happened.
+    on_takeover: Literal["rerun", "hold"] | Callable[..., Any] = "rerun"
+    durability: Durability = Durability.FAST
+
+    def __post_init__(self) -> None:
+        _require(self.lease >= timedelta(seconds=1), "lease must be at least one second", self.lease)
+        _require(self.retention >= timedelta(0), "retention cannot be negative (0 = mutual exclusion)", self.retention)
+        _require(self.history >= self.retention, "history must be at least as long as retention", self.history)
+        _require(self.max_attempts >= 1, "max_attempts must be at least 1", self.max_attempts)
+        _require(self.max_crashes >= 0, "max_crashes cannot be negative", self.max_crashes)
+        takeover = self.on_takeover in ("rerun", "hold") or callable(self.on_takeover)
+        _require(takeover, 'on_takeover must be "rerun", "hold" or a callable', self.on_takeover)
+
+
+def _require(condition: bool, rule: str, value: object) -> None:  # noqa: FBT001 - an assertion reads best like this
+    if not condition:
+        msg = f"{rule}, not {value!r}"
+        raise ConfigurationError(msg)

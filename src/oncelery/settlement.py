@@ -1,0 +1,112 @@
+"""How a run ends: what happened to it, and the settlement that follows. Pure; the store applies it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, assert_never
+
+from oncelery.errors import JobCancelledError
+from oncelery.job import Cause, Failure, Reason
+
+if TYPE_CHECKING:
+    from oncelery.job import Lease
+    from oncelery.policy import Policy
+
+# What a run did.
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """The body returned; `result` is its value, encoded."""
+
+    result: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """The body raised; `failure` is the error as text."""
+
+    error: BaseException
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Postponed:
+    """The body asked to go on later (`self.retry`)."""
+
+    delay: timedelta
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """The worker is stopping; the body did not end of its own."""
+
+
+Outcome = Returned | Raised | Postponed | Interrupted
+
+# What becomes of its job.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Complete:
+    """Record the result: it answers duplicates for the job's retention and stays readable for its history."""
+
+    result: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """Back to the queue, not before `delay` has passed. A handback is not counted as an attempt; a crash counts as one."""
+
+    cause: Cause
+    delay: timedelta = timedelta(0)
+    error: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bury:
+    """A dead letter, kept until a person revives or discards it."""
+
+    reason: Reason
+    error: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancel:
+    """Ended by request; readable for the job's history."""
+
+    reason: str
+
+
+Settlement = Complete | Release | Bury | Cancel
+
+
+def decide(outcome: Outcome, policy: Policy, lease: Lease, *, jitter: float) -> Settlement:
+    """Choose what becomes of the job; touches nothing. `jitter` is a draw from [0, 1)."""
+    match outcome:
+        case Returned(result):
+            return Complete(result=result)
+        case Raised(JobCancelledError() as error):
+            return Cancel(reason=str(error))
+        case Raised(error, failure):
+            return _decide_failure(error, failure, policy, lease, jitter)
+        case Postponed(delay, failure):
+            return Release(cause=Cause.RETRY, delay=delay, error=failure)
+        case Interrupted():
+            return Release(cause=Cause.HANDBACK)
+        case _:
+            assert_never(outcome)
+
+
+def _decide_failure(
+    error: BaseException, failure: Failure, policy: Policy, lease: Lease, jitter: float
+) -> Release | Bury:
+    if isinstance(error, policy.bury_on) or not isinstance(error, policy.retry_on):
+        return Bury(reason=Reason.FAILED, error=failure)
+    # Crashes have a budget of their own (`max_crashes`).
+    failures = lease.attempt - lease.crashes
+    if failures >= policy.max_attempts:
+        return Bury(reason=Reason.EXHAUSTED, error=failure)
+    return Release(cause=Cause.RETRY, delay=policy.backoff.after(failures, jitter), error=failure)

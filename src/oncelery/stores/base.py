@@ -1,0 +1,165 @@
+"""The contract of a store. `oncelery.testing.conformance` holds every implementation to it.
+
+Rules for all verbs:
+
+1. One atomic operation, one round trip; every decision uses the store's own clock, read once.
+2. A write by a run compares (running, fence, holder) in the same step; a superseded run changes nothing.
+3. Sent twice by the same client, a verb answers twice the same (a reply may be lost). A store that cannot
+   answer raises StoreUnavailableError; that never means yes.
+4. A fence is max(previous fence of the key + 1, store time in microseconds).
+5. Every live job is in the due-index with a finite next check, written in the same step as the job.
+6. A lapsed lease that nobody took may still renew and settle. Only `begin` and a forced `cancel` supersede.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from oncelery.answers import (
+    BeginAnswer,
+    CancelAnswer,
+    DiscardAnswer,
+    ReceivedAnswer,
+    RecordAnswer,
+    RenewAnswer,
+    ReserveAnswer,
+    ReviveAnswer,
+    SettleAnswer,
+)
+from oncelery.job import Duplicate, DuplicateCount, Job, Lease, OnDuplicate, Page, Progress, Query, Submission, Tally
+from oncelery.settlement import Settlement
+
+#: Tells the time in tests. In life a store is made without one and uses its server's clock.
+Clock = Callable[[], datetime]
+
+#: How long a message may be under way before its absence is worth a thought.
+PUBLISH_GRACE = timedelta(seconds=10)
+
+#: A queued job is published again after this long, whatever the signs; also the most between two re-publications.
+SLOW_CHECK = timedelta(hours=1)
+
+
+class Store(Protocol):
+    """Keeps the ledger. Verbs first, then reading and housekeeping."""
+
+    #: Whether other processes that open the same URL see the same ledger.
+    shared: bool
+
+    def reserve(self, submission: Submission, *, on_duplicate: OnDuplicate) -> ReserveAnswer:
+        """Accept a job under its key, or answer with the one that is there.
+
+        - The id is known: Reserved again if that job is still queued and has never begun; Mismatched if it has
+          another key; else Existing.
+        - The key's last job is live, or completed and within retention:
+          Mismatched if both have a digest and they differ; else Existing, counted as a duplicate.
+          `trail` and `replace` compare no digests with a live job (their point is a newer payload):
+          `trail`: a job that has never begun takes over the new body and digest; behind one that has begun, the new
+          submission is accepted as a queued job that waits `behind` it, or gives its body to the one already waiting.
+          A body that was taken over reaches the worker in `Granted.body`.
+          `replace`: a queued job is cancelled with reason "replaced" and the new one accepted; a running one is joined.
+        - Otherwise (absent, past retention, buried, cancelled) a new job is accepted, queued.
+        """
+
+    def begin(
+        self, submission: Submission, *, holder: str, worker: str, lease: timedelta, max_crashes: int, hold: bool
+    ) -> BeginAnswer:
+        """Ask to run a job: by its id if that is known, else by its key.
+
+        By id (the stored key holds, whatever key the worker computed):
+        - queued: Later if it is before `not_before` or `behind` a live job; else Granted, unless its last run
+          crashed and a limit below applies. The first grant of a job moves its queue's watermark (see `due`).
+        - running under this holder: the same grant again. Under a live lease: Busy, counted as a duplicate.
+        - running under a lapsed lease: the crash is counted and the run goes to `past` (cause "lapse"). A requested
+          cancel makes it Cancelled. Then, as for a queued job whose run was released with cause "crash":
+          more than `max_crashes`: buried as "crashed"; `hold`: buried as "outcome unknown" (both answer Finished);
+          else Granted with a higher fence, `recovered`.
+        - completed or buried: Finished, counted. Cancelled: Cancelled.
+        By key, when the id is unknown: the key's last job is live: Busy, or completed and within retention: Finished,
+        both counted, or Mismatched if both have a digest and they differ. Else it is accepted and granted at once if
+        the submission has a body, and Absent if its body is None. (A lapsed run of a job with an empty body ends
+        here as cancelled, "lapsed", and does not keep its key.)
+
+        A grant resets what `received` has counted. `recovered` means that a run of this job has crashed or lapsed.
+        """
+
+    def renew(self, leases: Sequence[Lease]) -> Sequence[RenewAnswer]:
+        """Extend each lease that is still ours to its `duration` from now, in one round trip; answers in order."""
+
+    def settle(self, lease: Lease, settlement: Settlement) -> SettleAnswer:
+        """End our run; Fenced if it is not ours. The last holder asking again gets its answer again.
+
+        Complete: the result is kept byte for byte; the body goes. Bury and Cancel: the error or reason is kept.
+        Release: to `past` and queued again, not before its delay; a handback gives its attempt back; a crash is
+        counted in `crashes`. If a cancel is requested, the job is Cancelled instead, with the request's reason.
+        Whatever ends the job lets the one that trails it begin (`Settled.next_id`).
+        """
+
+    def record(
+        self, lease: Lease, *, progress: Progress | None = None, step: tuple[str, bytes] | None = None
+    ) -> RecordAnswer:
+        """Write progress, or a finished step (the first value of a name stays), under our lease."""
+
+    def cancel(self, job_id: str, *, reason: str, force: bool = False) -> CancelAnswer:
+        """End a queued job, or ask a running one to end; `force` ends that too, superseding its run.
+
+        Completed or buried: Finished (too late). Cancelled: Cancelled, unchanged.
+        """
+
+    def revive(self, job_id: str, *, body: bytes | None = None) -> ReviveAnswer:
+        """Queue a buried job again, with another body if one is given.
+
+        Attempts, crashes and receipts start anew; fence, steps and `past` stay. Existing if its key has meanwhile
+        another job that is live, or completed and within retention: the work is or was being done.
+        """
+
+    def discard(self, job_id: str) -> DiscardAnswer:
+        """Delete a buried job."""
+
+    def received(self, job_id: str, *, limit: int) -> ReceivedAnswer:
+        """Count a delivery of a queued job that has not led to a run; over `limit`, bury it as "never started".
+
+        A running job is not counted: Counted with what stands. Completed or buried: Finished. Cancelled: Cancelled.
+        """
+
+    def due(self, *, limit: int, empty_queues: Collection[str] = ()) -> Sequence[Job]:
+        """Take up to `limit` jobs that should be published now; each is set its next check in the same step.
+
+        - running under a lapsed lease (its worker is gone). If a cancel is requested, or the body is empty, it
+          ends here as cancelled and is not answered.
+        - queued, its message `PUBLISH_GRACE` overdue, and missing by a sign: the broker's queue is empty, or a job
+          sent to the same queue later has begun (the watermark), or `SLOW_CHECK` has passed.
+          Not one that waits `behind` another: that one's end makes it due.
+        - queued, and published again n times before: after PUBLISH_GRACE * 2**n, at most SLOW_CHECK.
+
+        A queued job counts as sent when it was reserved, released, revived or freed from waiting `behind`, plus its
+        delay. Neither state nor fence changes: a slow holder may still win until someone begins.
+        """
+
+    def get(self, job_id: str) -> Job | None:
+        """Find a job by its id: live, buried, or finished and within its history."""
+
+    def last(self, key: str) -> Job | None:
+        """Find the newest job of a key, if it is still readable. (Not one that waits behind it.)"""
+
+    def find(self, query: Query) -> Page[Job]:
+        """Page through jobs, newest change first; readable ones only. Bodies, results and steps are included."""
+
+    def duplicates(self, *, cursor: str = "", limit: int = 50, task: str = "", scope: str = "") -> Page[Duplicate]:
+        """Page through the duplicates that were answered, newest first; the store may forget old ones."""
+
+    def duplicate_counts(self, *, since: datetime) -> Sequence[DuplicateCount]:
+        """Count answered duplicates by hour, task, scope and answer, from the hour of `since` on; oldest first."""
+
+    def count(self, decisions: Mapping[tuple[str, str], int]) -> None:
+        """Add to the counters by (task, decision) that `tally` answers."""
+
+    def tally(self) -> Tally:
+        """Sum up the ledger."""
+
+    def prune(self, *, limit: int) -> int:
+        """Delete up to `limit` finished jobs past their history, and old audit; answer how many jobs went."""
+
+    def close(self) -> None:
+        """Let go of connections. The store may be used again; it then opens new ones."""

@@ -1,0 +1,247 @@
+"""One job of the memory store and each way it can change. No clock, no index: the time is always an argument."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
+
+from oncelery.answers import Granted
+from oncelery.job import PAST_KEPT, Attempt, Cause, Failure, Job, Lease, Progress, Reason, State, Submission
+from oncelery.settlement import Bury, Cancel, Complete, Release, Settlement
+from oncelery.stores.base import PUBLISH_GRACE, SLOW_CHECK
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+NO_TIME = timedelta(0)
+
+#: Which states each settlement may lead to.
+ENDS: dict[type[Settlement], frozenset[State]] = {
+    Complete: frozenset({State.COMPLETED}),
+    Bury: frozenset({State.BURIED}),
+    Cancel: frozenset({State.CANCELLED}),
+    Release: frozenset({State.QUEUED, State.CANCELLED}),
+}
+
+
+@dataclass(slots=True)
+class Entry:
+    """A job, and what only the store needs to know of it."""
+
+    job: Job
+    retention: timedelta
+    history: timedelta
+    #: When its message was last sent, as far as the ledger knows; ahead of time while it is delayed.
+    sent_at: datetime
+    next_check: datetime
+    #: How often the sweeper has published it since then.
+    resent: int = 0
+    received: int = 0
+    #: Its last run ended without a word.
+    crashed: bool = False
+    #: Its body is not the one first submitted.
+    amended: bool = False
+    cancel_reason: str = ""
+    #: The job that waits behind this one.
+    trail_id: str = ""
+
+    @classmethod
+    def accept(cls, submission: Submission, now: datetime, *, fence: int, behind: str = "") -> Entry:
+        """Queue a new job. It starts from the fence its key had last."""
+        sent_at = now + submission.delay
+        job = Job(
+            id=submission.id,
+            key=submission.key,
+            task=submission.task,
+            state=State.QUEUED,
+            scope=submission.scope,
+            queue=submission.queue,
+            caller=submission.caller,
+            digest=submission.digest,
+            body=submission.body,
+            created_at=now,
+            changed_at=now,
+            not_before=sent_at if submission.delay else None,
+            fence=fence,
+            behind=behind,
+        )
+        history = max(submission.history, submission.retention)
+        return cls(job, submission.retention, history, sent_at, next_check=sent_at + SLOW_CHECK)
+
+    # Questions
+
+    def readable(self, now: datetime) -> bool:
+        """Whether the job is still to be shown: all but the finished ones past their history."""
+        settled_at = self.job.settled_at
+        return settled_at is None or self.job.state is State.BURIED or settled_at + self.history > now
+
+    def keeps_key(self, now: datetime) -> bool:
+        """Whether a new submission gets this job back."""
+        return self.job.state.live or bool(self.job.retained_until and self.job.retained_until > now)
+
+    def lapsed(self, now: datetime) -> bool:
+        """Whether it is running under a lease that is over."""
+        return self.job.lease_until is not None and self.job.lease_until <= now
+
+    def missing(self, now: datetime, *, queue_is_empty: bool, watermark: datetime) -> bool:
+        """Whether its message or its worker seems to be lost."""
+        if not self.job.state.live or self.job.behind:
+            return False
+        if self.next_check <= now:
+            return True
+        waiting = self.job.state is State.QUEUED and not self.resent and self.sent_at + PUBLISH_GRACE <= now
+        return waiting and (queue_is_empty or self.sent_at < watermark)
+
+    def owned_by(self, lease: Lease) -> bool:
+        """Whether this lease is the one that runs it."""
+        return self.job.state is State.RUNNING and self.last_run_was(lease)
+
+    def settled_by(self, lease: Lease, settlement: Settlement) -> bool:
+        """Whether this very settlement of this run was applied before."""
+        return self.last_run_was(lease) and self.job.state in ENDS[type(settlement)]
+
+    def last_run_was(self, lease: Lease) -> bool:
+        """Whether no run has begun, and nobody has superseded it, since this lease was granted."""
+        return (self.job.fence, self.job.holder) == (lease.fence, lease.holder)
+
+    # Changes
+
+    def grant(self, now: datetime, *, holder: str, worker: str, lease: timedelta) -> None:
+        """Queued to running, under a higher fence."""
+        self.received = self.resent = 0
+        self.crashed = False
+        self.next_check = now + lease
+        self.job = replace(
+            self.job,
+            state=State.RUNNING,
+            changed_at=now,
+            begun_at=now,
+            lease_until=now + lease,
+            not_before=None,
+            holder=holder,
+            worker=worker,
+            fence=max(self.job.fence + 1, (now - EPOCH) // timedelta(microseconds=1)),
+            attempt=self.job.attempt + 1,
+        )
+
+    def granted(self, submission: Submission, lease: timedelta) -> Granted:
+        """Tell the holder what it holds."""
+        job = self.job
+        assert job.lease_until is not None  # noqa: S101 - a running job has a lease
+        held = Lease(
+            job_id=job.id,
+            key=job.key,
+            task=job.task,
+            scope=job.scope,
+            holder=job.holder,
+            fence=job.fence,
+            attempt=job.attempt,
+            crashes=job.crashes,
+            until=job.lease_until,
+            duration=lease,
+            durability=submission.durability,
+        )
+        return Granted(held, job.crashes > 0, job.steps, job.body if self.amended else None)
+
+    def renew(self, now: datetime, lease: timedelta) -> datetime:
+        """Extend the lease; it never gets shorter."""
+        until = max(self.job.lease_until or now, now + lease)
+        self.next_check = until
+        self.job = replace(self.job, lease_until=until)
+        return until
+
+    def record(self, progress: Progress | None, step: tuple[str, bytes] | None) -> None:
+        """Note progress, or a step; the first value of a step stays."""
+        if progress:
+            self.job = replace(self.job, progress=progress)
+        if step:
+            self.job = replace(self.job, steps=MappingProxyType({step[0]: step[1], **self.job.steps}))
+
+    def end_run(self, now: datetime, cause: Cause, error: Failure | None = None) -> None:
+        """Move the run to the past, before the job is queued, granted again, or ended."""
+        job = self.job
+        assert job.begun_at is not None  # noqa: S101 - a running job has begun
+        attempt = Attempt(
+            number=job.attempt,
+            fence=job.fence,
+            worker=job.worker,
+            begun_at=job.begun_at,
+            ended_at=now,
+            cause=cause,
+            error=error,
+        )
+        self.crashed = cause in (Cause.CRASH, Cause.LAPSE)
+        self.job = replace(
+            job,
+            past=(*job.past, attempt)[-PAST_KEPT:],
+            attempt=job.attempt - (cause is Cause.HANDBACK),
+            crashes=job.crashes + self.crashed,
+            error=error or job.error,
+            lease_until=None,
+        )
+
+    def queue(self, now: datetime, delay: timedelta) -> None:
+        """Back to queued; its message counts as sent when the delay is over."""
+        self.resent = 0
+        self.sent_at = now + delay
+        self.next_check = self.sent_at + SLOW_CHECK
+        not_before = self.sent_at if delay else None
+        self.job = replace(self.job, state=State.QUEUED, changed_at=now, not_before=not_before, lease_until=None)
+
+    def resend(self, now: datetime) -> None:
+        """Note that the sweeper publishes it now; the next time comes ever later."""
+        self.resent += 1
+        self.next_check = now + min(PUBLISH_GRACE * 2**self.resent, SLOW_CHECK)
+
+    def follow(self, now: datetime, fence: int) -> None:
+        """Stop waiting behind another job, which has ended under this fence."""
+        self.sent_at = max(now, self.job.not_before or now)
+        # No sign is needed: whoever ended that job may have died before it published this one.
+        self.next_check = self.sent_at + PUBLISH_GRACE
+        self.job = replace(self.job, behind="", fence=max(self.job.fence, fence))
+
+    def amend(self, body: bytes | None, digest: str) -> None:
+        """Take over a newer payload, which the worker then gets from the ledger instead of the message."""
+        if body is not None:
+            self.amended = True
+            self.job = replace(self.job, body=body, digest=digest)
+
+    def revive(self, now: datetime) -> None:
+        """Buried to queued, with all counters cleared."""
+        self.crashed = False
+        self.received = 0
+        self.cancel_reason = ""
+        self.job = replace(self.job, attempt=0, crashes=0, reason="", error=None, settled_at=None)
+        self.queue(now, NO_TIME)
+
+    def complete(self, now: datetime, result: bytes) -> None:
+        """Running to completed."""
+        self.job = replace(self.job, result=result, error=None, retained_until=now + self.retention)
+        self._end(now, State.COMPLETED)
+
+    def bury(self, now: datetime, reason: Reason, error: Failure | None = None) -> None:
+        """Live to buried; the body stays, for a revival."""
+        body = self.job.body
+        self.job = replace(self.job, reason=reason, error=error or self.job.error)
+        self._end(now, State.BURIED)
+        self.job = replace(self.job, body=body)
+
+    def cancel(self, now: datetime, reason: str) -> None:
+        """Live to cancelled."""
+        self.job = replace(self.job, reason=reason)
+        self._end(now, State.CANCELLED)
+
+    def supersede(self) -> None:
+        """Leave the run no claim to what ended its job."""
+        self.job = replace(self.job, holder="")
+
+    def _end(self, now: datetime, state: State) -> None:
+        self.job = replace(
+            self.job,
+            state=state,
+            changed_at=now,
+            settled_at=now,
+            lease_until=None,
+            not_before=None,
+            body=None,
+            cancel_requested=False,
+        )

@@ -1,0 +1,407 @@
+"""The reference store: the protocol in its plainest form, in this process only. For tests, and the model of tests."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import wraps
+from types import MappingProxyType
+from typing import Concatenate, ParamSpec, TypeVar, assert_never
+
+from oncelery import answers as a
+from oncelery.job import (
+    Answer,
+    Cause,
+    Duplicate,
+    DuplicateCount,
+    Job,
+    Lease,
+    OnDuplicate,
+    Page,
+    Progress,
+    Query,
+    Reason,
+    State,
+    Submission,
+    Tally,
+)
+from oncelery.settlement import Bury, Cancel, Complete, Release, Settlement
+from oncelery.stores.base import Clock
+from oncelery.stores.memory.audit import Audit
+from oncelery.stores.memory.entry import EPOCH, NO_TIME, Entry
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def atomic(verb: Callable[Concatenate[MemoryStore, datetime, P], R]) -> Callable[Concatenate[MemoryStore, P], R]:
+    """Run a verb alone, with the clock read once."""
+
+    @wraps(verb)
+    def alone(self: MemoryStore, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        with self._lock:
+            return verb(self, self._clock(), *args, **kwargs)
+
+    return alone
+
+
+class MemoryStore:
+    """Keeps the ledger in this process."""
+
+    shared = False
+
+    def __init__(self, *, clock: Clock | None = None) -> None:
+        self._clock = clock or (lambda: datetime.now(UTC))
+        self._lock = threading.Lock()
+        self._entries: dict[str, Entry] = {}
+        self._last: dict[str, str] = {}
+        self._watermarks: dict[str, datetime] = {}
+        self._audit = Audit()
+        self._decisions: Counter[tuple[str, str]] = Counter()
+
+    # Verbs
+
+    @atomic
+    def reserve(self, now: datetime, submission: Submission, *, on_duplicate: OnDuplicate) -> a.ReserveAnswer:
+        known = self._readable(now, submission.id)
+        if known:
+            if known.job.key != submission.key or _payloads_differ(submission, known.job):
+                return a.Mismatched(known.job)
+            fresh = known.job.state is State.QUEUED and known.job.begun_at is None
+            return a.Reserved(known.job) if fresh else a.Existing(known.job)
+        keeper = self._keeper(now, submission.key)
+        if keeper is None:
+            return a.Reserved(self._accept(now, submission).job)
+        if keeper.job.state is State.COMPLETED or on_duplicate in (OnDuplicate.JOIN, OnDuplicate.REJECT):
+            return self._join(now, keeper, submission, on_duplicate)
+        if on_duplicate is OnDuplicate.TRAIL:
+            return self._trail(now, keeper, submission)
+        if keeper.job.state is State.RUNNING or keeper.trail_id:
+            return a.Existing(self._answer(now, keeper, submission, Answer.JOINED))
+        keeper.cancel(now, "replaced")
+        self._ended(now, keeper)
+        return a.Reserved(self._accept(now, submission).job)
+
+    def _join(
+        self, now: datetime, keeper: Entry, submission: Submission, on_duplicate: OnDuplicate
+    ) -> a.Existing | a.Mismatched:
+        if _payloads_differ(submission, keeper.job):
+            return a.Mismatched(self._answer(now, keeper, submission, Answer.REFUSED))
+        if keeper.job.state is State.COMPLETED:
+            answer = Answer.REPLAYED
+        else:
+            answer = Answer.REJECTED if on_duplicate is OnDuplicate.REJECT else Answer.JOINED
+        return a.Existing(self._answer(now, keeper, submission, answer))
+
+    def _trail(self, now: datetime, front: Entry, submission: Submission) -> a.Reserved | a.Existing:
+        if front.job.begun_at and not front.trail_id:
+            trail = Entry.accept(submission, now, fence=front.job.fence, behind=front.job.id)
+            self._entries[submission.id] = trail
+            front.trail_id = submission.id
+            return a.Reserved(trail.job)
+        waiting = self._entries[front.trail_id] if front.trail_id else front
+        waiting.amend(submission.body, submission.digest)
+        return a.Existing(self._answer(now, waiting, submission, Answer.AMENDED))
+
+    @atomic
+    def begin(
+        self,
+        now: datetime,
+        submission: Submission,
+        *,
+        holder: str,
+        worker: str,
+        lease: timedelta,
+        max_crashes: int,
+        hold: bool,
+    ) -> a.BeginAnswer:
+        entry = self._readable(now, submission.id)
+        if entry is None:
+            keeper = self._keeper(now, submission.key)
+            if keeper and keeper.lapsed(now) and keeper.job.body == b"":
+                self._end_lapsed(now, keeper)
+                keeper = self._keeper(now, submission.key)
+            if keeper:
+                return self._meet(now, keeper, submission)
+            if submission.body is None:
+                return a.Absent()
+            entry = self._accept(now, replace(submission, delay=NO_TIME))
+        match entry.job.state:
+            case State.COMPLETED | State.BURIED:
+                return self._meet(now, entry, submission)
+            case State.CANCELLED:
+                return a.Cancelled(entry.job)
+            case State.RUNNING if entry.job.holder == holder:
+                return entry.granted(submission, lease)
+            case State.RUNNING if not entry.lapsed(now):
+                return self._meet(now, entry, submission)
+            case State.RUNNING if entry.job.cancel_requested:
+                return a.Cancelled(self._end_lapsed(now, entry))
+            case State.RUNNING:
+                entry.end_run(now, Cause.LAPSE)
+            case State.QUEUED if entry.job.behind or (entry.job.not_before or now) > now:
+                return a.Later(entry.job)
+        if entry.crashed and (entry.job.crashes > max_crashes or hold):
+            reason = Reason.CRASHED if entry.job.crashes > max_crashes else Reason.OUTCOME_UNKNOWN
+            entry.supersede()
+            entry.bury(now, reason)
+            return a.Finished(self._ended(now, entry))
+        if entry.job.begun_at is None:
+            self._watermarks[entry.job.queue] = max(self._watermark(entry.job.queue), entry.sent_at)
+        entry.grant(now, holder=holder, worker=worker, lease=lease)
+        return entry.granted(submission, lease)
+
+    def _meet(self, now: datetime, entry: Entry, submission: Submission) -> a.Busy | a.Finished | a.Mismatched:
+        if submission.id != entry.job.id and _payloads_differ(submission, entry.job):
+            return a.Mismatched(self._answer(now, entry, submission, Answer.REFUSED))
+        if entry.job.state is State.COMPLETED:
+            return a.Finished(self._answer(now, entry, submission, Answer.REPLAYED))
+        if entry.job.state is State.BURIED:
+            return a.Finished(self._answer(now, entry, submission, Answer.BURIED))
+        return a.Busy(self._answer(now, entry, submission, Answer.BUSY))
+
+    @atomic
+    def renew(self, now: datetime, leases: Sequence[Lease]) -> Sequence[a.RenewAnswer]:
+        return [self._renew(now, lease) for lease in leases]
+
+    def _renew(self, now: datetime, lease: Lease) -> a.RenewAnswer:
+        entry = self._readable(now, lease.job_id)
+        if entry is None or not entry.owned_by(lease):
+            return a.Fenced(entry.job.state if entry else None)
+        return a.Renewed(entry.renew(now, lease.duration), entry.job.cancel_requested)
+
+    @atomic
+    def settle(self, now: datetime, lease: Lease, settlement: Settlement) -> a.SettleAnswer:
+        entry = self._readable(now, lease.job_id)
+        if entry is None:
+            return a.Fenced(None)
+        if entry.owned_by(lease):
+            self._settle(now, entry, settlement)
+        elif not entry.settled_by(lease, settlement):
+            return a.Fenced(entry.job.state)
+        return a.Settled(entry.job.state, "" if entry.job.state.live else entry.trail_id)
+
+    def _settle(self, now: datetime, entry: Entry, settlement: Settlement) -> None:
+        match settlement:
+            case Complete():
+                entry.complete(now, settlement.result)
+            case Bury():
+                entry.bury(now, settlement.reason, settlement.error)
+            case Cancel():
+                entry.cancel(now, settlement.reason)
+            case Release():
+                entry.end_run(now, settlement.cause, settlement.error)
+                if entry.job.cancel_requested:
+                    entry.cancel(now, entry.cancel_reason)
+                else:
+                    entry.queue(now, settlement.delay)
+            case _:
+                assert_never(settlement)
+        self._ended(now, entry)
+
+    @atomic
+    def record(
+        self, now: datetime, lease: Lease, *, progress: Progress | None = None, step: tuple[str, bytes] | None = None
+    ) -> a.RecordAnswer:
+        entry = self._readable(now, lease.job_id)
+        if entry is None or not entry.owned_by(lease):
+            return a.Fenced(entry.job.state if entry else None)
+        entry.record(progress, step)
+        return a.Recorded(entry.job.cancel_requested)
+
+    @atomic
+    def cancel(self, now: datetime, job_id: str, *, reason: str, force: bool = False) -> a.CancelAnswer:
+        entry = self._readable(now, job_id)
+        if entry is None:
+            return a.Absent()
+        match state := entry.job.state:
+            case State.COMPLETED | State.BURIED:
+                return a.Finished(entry.job)
+            case State.CANCELLED:
+                return a.Cancelled(entry.job)
+            case State.RUNNING if not force:
+                entry.cancel_reason = entry.cancel_reason or reason
+                entry.job = replace(entry.job, cancel_requested=True)
+                return a.Requested(entry.job)
+            case State.RUNNING | State.QUEUED:
+                entry.supersede()
+                entry.cancel(now, reason)
+                return a.Cancelled(self._ended(now, entry))
+            case _:
+                assert_never(state)
+
+    @atomic
+    def revive(self, now: datetime, job_id: str, *, body: bytes | None = None) -> a.ReviveAnswer:
+        entry = self._readable(now, job_id)
+        if entry is None:
+            return a.Absent()
+        if entry.job.state is not State.BURIED:
+            return a.NotBuried(entry.job)
+        keeper = self._keeper(now, entry.job.key)
+        if keeper:
+            return a.Existing(keeper.job)
+        entry.amend(body, entry.job.digest)
+        entry.revive(now)
+        self._last[entry.job.key] = job_id
+        return a.Revived(entry.job)
+
+    @atomic
+    def discard(self, now: datetime, job_id: str) -> a.DiscardAnswer:
+        entry = self._readable(now, job_id)
+        if entry is None:
+            return a.Absent()
+        if entry.job.state is not State.BURIED:
+            return a.NotBuried(entry.job)
+        self._forget(entry.job)
+        return a.Discarded()
+
+    @atomic
+    def received(self, now: datetime, job_id: str, *, limit: int) -> a.ReceivedAnswer:
+        entry = self._readable(now, job_id)
+        if entry is None:
+            return a.Absent()
+        match entry.job.state:
+            case State.COMPLETED | State.BURIED:
+                return a.Finished(entry.job)
+            case State.CANCELLED:
+                return a.Cancelled(entry.job)
+            case State.QUEUED:
+                entry.received += 1
+                if entry.received > limit:
+                    entry.bury(now, Reason.NEVER_STARTED)
+                    return a.Finished(self._ended(now, entry))
+            case State.RUNNING:
+                pass
+            case _:
+                assert_never(entry.job.state)
+        return a.Counted(entry.received)
+
+    @atomic
+    def due(self, now: datetime, *, limit: int, empty_queues: Collection[str] = ()) -> Sequence[Job]:
+        taken: list[Job] = []
+        for entry in sorted(self._entries.values(), key=lambda entry: entry.next_check):
+            queue = entry.job.queue
+            if not entry.missing(now, queue_is_empty=queue in empty_queues, watermark=self._watermark(queue)):
+                continue
+            if entry.lapsed(now) and (entry.job.cancel_requested or entry.job.body == b""):
+                self._end_lapsed(now, entry)
+            elif len(taken) < limit:
+                entry.resend(now)
+                taken.append(entry.job)
+        return taken
+
+    # Reading and housekeeping
+
+    @atomic
+    def get(self, now: datetime, job_id: str) -> Job | None:
+        entry = self._readable(now, job_id)
+        return entry.job if entry else None
+
+    @atomic
+    def last(self, now: datetime, key: str) -> Job | None:
+        entry = self._readable(now, self._last.get(key, ""))
+        return entry.job if entry else None
+
+    @atomic
+    def find(self, now: datetime, query: Query) -> Page[Job]:
+        jobs = [entry.job for entry in self._entries.values() if entry.readable(now) and query.matches(entry.job)]
+        older = [job for job in jobs if not query.cursor or _position(job) < query.cursor]
+        older.sort(key=_position, reverse=True)
+        items = tuple(older[: query.limit])
+        return Page(items=items, cursor=_position(items[-1]) if len(older) > len(items) else "")
+
+    @atomic
+    def duplicates(
+        self, _now: datetime, *, cursor: str = "", limit: int = 50, task: str = "", scope: str = ""
+    ) -> Page[Duplicate]:
+        return self._audit.page(cursor, limit, task, scope)
+
+    @atomic
+    def duplicate_counts(self, _now: datetime, *, since: datetime) -> Sequence[DuplicateCount]:
+        return self._audit.counts(since)
+
+    @atomic
+    def count(self, _now: datetime, decisions: Mapping[tuple[str, str], int]) -> None:
+        self._decisions.update(decisions)
+
+    @atomic
+    def tally(self, now: datetime) -> Tally:
+        entries = self._entries.values()
+        states = Counter(entry.job.state for entry in entries)
+        checks = [entry.next_check for entry in entries if entry.job.state.live and not entry.job.behind]
+        return Tally(
+            states=MappingProxyType({state: states[state] for state in State}),
+            lapsed=sum(entry.lapsed(now) for entry in entries),
+            overdue=now - min(*checks, now) if checks else NO_TIME,
+            decisions=MappingProxyType(dict(self._decisions)),
+        )
+
+    @atomic
+    def prune(self, now: datetime, *, limit: int) -> int:
+        old = [entry.job for entry in self._entries.values() if not entry.readable(now)][:limit]
+        for job in old:
+            self._forget(job)
+        return len(old)
+
+    def close(self) -> None:
+        """Let go of nothing."""
+
+    # The indexes
+
+    def _readable(self, now: datetime, job_id: str) -> Entry | None:
+        entry = self._entries.get(job_id)
+        return entry if entry and entry.readable(now) else None
+
+    def _keeper(self, now: datetime, key: str) -> Entry | None:
+        entry = self._entries.get(self._last.get(key, ""))
+        return entry if entry and entry.keeps_key(now) else None
+
+    def _watermark(self, queue: str) -> datetime:
+        return self._watermarks.get(queue, EPOCH)
+
+    def _accept(self, now: datetime, submission: Submission) -> Entry:
+        previous = self._entries.get(self._last.get(submission.key, ""))
+        entry = Entry.accept(submission, now, fence=previous.job.fence if previous else 0)
+        self._entries[submission.id] = entry
+        self._last[submission.key] = submission.id
+        return entry
+
+    def _answer(self, now: datetime, entry: Entry, submission: Submission, answer: Answer) -> Job:
+        entry.job = replace(entry.job, duplicates=entry.job.duplicates + 1)
+        self._audit.note(now, entry.job, submission.caller, answer)
+        return entry.job
+
+    def _ended(self, now: datetime, entry: Entry) -> Job:
+        """If the job has ended, let the one that waits behind it follow."""
+        if not entry.job.state.live:
+            front = self._entries.get(entry.job.behind)
+            if front:
+                front.trail_id = ""
+            trail = self._entries.get(entry.trail_id)
+            if trail:
+                trail.follow(now, entry.job.fence)
+                self._last[entry.job.key] = trail.job.id
+        return entry.job
+
+    def _end_lapsed(self, now: datetime, entry: Entry) -> Job:
+        """End a lapsed run that nobody can take over, or whose cancellation is asked for."""
+        entry.end_run(now, Cause.LAPSE)
+        entry.supersede()
+        entry.cancel(now, entry.cancel_reason or "lapsed")
+        return self._ended(now, entry)
+
+    def _forget(self, job: Job) -> None:
+        del self._entries[job.id]
+        if self._last.get(job.key) == job.id:
+            del self._last[job.key]
+
+
+def _payloads_differ(submission: Submission, job: Job) -> bool:
+    return bool(submission.digest and job.digest and submission.digest != job.digest)
+
+
+def _position(job: Job) -> str:
+    return f"{job.changed_at.isoformat(timespec='microseconds')}/{job.id}"
