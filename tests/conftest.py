@@ -43,8 +43,26 @@ def postgres() -> Iterator[PostgresServer]:
     yield from running(PostgresServer)
 
 
+@pytest.fixture
+def private_valkey() -> Iterator[ValkeyServer]:
+    """Give a Valkey of this test alone, to kill, pause and restart."""
+    yield from running(ValkeyServer)
+
+
+@pytest.fixture
+def private_redis7() -> Iterator[RedisServer]:
+    """Give a Redis of this test alone, to kill, pause and restart."""
+    yield from running(RedisServer)
+
+
+@pytest.fixture
+def private_postgres() -> Iterator[PostgresServer]:
+    """Give a PostgreSQL of this test alone, to kill, pause and restart."""
+    yield from running(PostgresServer)
+
+
 def running(kind: type[Server]) -> Iterator[Server]:
-    """Start a server for the session; where there is none, skip with the reason, and in CI fail."""
+    """Start a server, and stop it when the fixture ends; where there is none, skip with the reason, and in CI fail."""
     try:
         server = kind()
     except ServerNotFoundError as missing:

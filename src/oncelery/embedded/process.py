@@ -40,7 +40,7 @@ PORT_TRIES = 5
 PATIENCE_SECONDS = 30.0
 
 #: How long a folder's last server may take to let go of it: a killed one can leave a child that is writing a file.
-FOLDER_PATIENCE_SECONDS = 3.0
+FOLDER_PATIENCE_SECONDS = 1.0
 
 #: How often a thing that sends no signal is looked at again.
 POLL_SECONDS = 0.01

