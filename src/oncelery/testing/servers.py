@@ -119,8 +119,9 @@ class PostgresServer(ServerProcess):
         self._signal_all(signal.SIGCONT)
 
     def stop(self) -> None:
-        """End the server and forget its data."""
+        """End the server and forget its data, also what a killed one left in the kernel."""
         super().stop()
+        self._free_shared_memory()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _url(self, database: str) -> str:
@@ -165,6 +166,13 @@ class PostgresServer(ServerProcess):
         except psycopg.OperationalError:
             return False
         return row == (str(self._data),)
+
+    def _free_shared_memory(self) -> None:
+        lock_file = self._data / "postmaster.pid"
+        if lock_file.exists():
+            # Only a killed server leaves it. Its seventh line has the key and the id of the shared memory.
+            segment = lock_file.read_text().splitlines()[6].split()[1]
+            subprocess.run(["ipcrm", "-m", segment], check=False, capture_output=True)  # noqa: S603, S607 - no secret
 
     def _family(self) -> list[psutil.Process]:
         try:
