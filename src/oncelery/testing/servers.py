@@ -168,11 +168,11 @@ class PostgresServer(ServerProcess):
         return row == (str(self._data),)
 
     def _free_shared_memory(self) -> None:
+        # Only a killed server leaves this file. Its seventh line has the key and the id of the shared memory.
         lock_file = self._data / "postmaster.pid"
-        if lock_file.exists():
-            # Only a killed server leaves it. Its seventh line has the key and the id of the shared memory.
-            segment = lock_file.read_text().splitlines()[6].split()[1]
-            subprocess.run(["ipcrm", "-m", segment], check=False, capture_output=True)  # noqa: S603, S607 - no secret
+        lines = lock_file.read_text().splitlines() if lock_file.exists() else []
+        for line in lines[6:7]:
+            subprocess.run(["ipcrm", "-m", line.split()[1]], check=False, capture_output=True)  # noqa: S603, S607 - by PATH
 
     def _family(self) -> list[psutil.Process]:
         try:
