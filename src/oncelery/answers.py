@@ -70,6 +70,13 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
+class Buried:
+    """Over, by this very call: it crashed too often, may not be taken over, or never starts. (Asked again: Finished.)"""
+
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
 class Cancelled:
     """Over: the job is cancelled."""
 
@@ -145,7 +152,9 @@ class NotBuried:
 
 @dataclass(frozen=True, slots=True)
 class Discarded:
-    """The dead letter is deleted."""
+    """The dead letter is deleted; this is what it was."""
+
+    job: Job
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +165,11 @@ class Counted:
 
 
 ReserveAnswer = Reserved | Existing | Mismatched
-BeginAnswer = Granted | Busy | Later | Finished | Cancelled | Mismatched | Absent
+BeginAnswer = Granted | Busy | Later | Finished | Buried | Cancelled | Mismatched | Absent
 RenewAnswer = Renewed | Fenced
 RecordAnswer = Recorded | Fenced
 SettleAnswer = Settled | Fenced
 CancelAnswer = Cancelled | Requested | Finished | Absent
 ReviveAnswer = Revived | Existing | NotBuried | Absent
 DiscardAnswer = Discarded | NotBuried | Absent
-ReceivedAnswer = Counted | Finished | Cancelled | Absent
+ReceivedAnswer = Counted | Buried | Finished | Cancelled | Absent

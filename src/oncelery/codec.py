@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -16,6 +16,6 @@ def encode(value: object) -> bytes:
     return _encoder.encode(value)
 
 
-def decode(text: bytes | str, kind: type[T] | Any) -> T:
+def decode(text: bytes | str, kind: type[T]) -> T:
     """Read JSON as `kind`; numbers written as text (Lua keeps 14 digits) are read as numbers."""
     return msgspec.json.decode(text, type=kind, strict=False)

@@ -53,7 +53,7 @@ class Durability(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why a job was buried. (A cancelled job's reason is free text.)"""
+    """Why a job was buried; a cancelled job's reason is free text."""
 
     FAILED = "failed"
     EXHAUSTED = "exhausted"

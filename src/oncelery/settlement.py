@@ -58,7 +58,7 @@ class Complete:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """Back to the queue, not before `delay` has passed. A handback is not counted as an attempt; a crash counts as one."""
+    """Back to the queue for `delay`. A handback gives its attempt back; a crash counts against `max_crashes`."""
 
     cause: Cause
     delay: timedelta = timedelta(0)

@@ -73,7 +73,7 @@ class Store(Protocol):
         - running under this holder: the same grant again. Under a live lease: Busy, counted as a duplicate.
         - running under a lapsed lease: the crash is counted and the run goes to `past` (cause "lapse"). A requested
           cancel makes it Cancelled. Then, as for a queued job whose run was released with cause "crash":
-          more than `max_crashes`: buried as "crashed"; `hold`: buried as "outcome unknown" (both answer Finished);
+          more than `max_crashes`: buried as "crashed"; `hold`: buried as "outcome unknown" (both answer Buried);
           else Granted with a higher fence, `recovered`.
         - completed or buried: Finished, counted. Cancelled: Cancelled.
         By key, when the id is unknown: the key's last job is live: Busy, or completed and within retention: Finished,
@@ -118,13 +118,13 @@ class Store(Protocol):
         """Delete a buried job."""
 
     def received(self, job_id: str, *, limit: int) -> ReceivedAnswer:
-        """Count a delivery of a queued job that has not led to a run; over `limit`, bury it as "never started".
+        """Count a delivery of a queued job that has not led to a run; over `limit` it is Buried, "never started".
 
         A running job is not counted: Counted with what stands. Completed or buried: Finished. Cancelled: Cancelled.
         """
 
     def due(self, *, limit: int, empty_queues: Collection[str] = ()) -> Sequence[Job]:
-        """Take up to `limit` jobs that should be published now; each is set its next check in the same step.
+        """Take up to `limit` jobs that should be published now, and set each its next check in the same step.
 
         - running under a lapsed lease (its worker is gone). If a cancel is requested, or the body is empty, it
           ends here as cancelled and is not answered.

@@ -118,17 +118,9 @@ class MemoryStore:
         max_crashes: int,
         hold: bool,
     ) -> a.BeginAnswer:
-        entry = self._readable(now, submission.id)
-        if entry is None:
-            keeper = self._keeper(now, submission.key)
-            if keeper and keeper.lapsed(now) and keeper.job.body == b"":
-                self._end_lapsed(now, keeper)
-                keeper = self._keeper(now, submission.key)
-            if keeper:
-                return self._meet(now, keeper, submission)
-            if submission.body is None:
-                return a.Absent()
-            entry = self._accept(now, replace(submission, delay=NO_TIME))
+        entry = self._readable(now, submission.id) or self._find_by_key(now, submission)
+        if not isinstance(entry, Entry):
+            return entry
         match entry.job.state:
             case State.COMPLETED | State.BURIED:
                 return self._meet(now, entry, submission)
@@ -145,14 +137,26 @@ class MemoryStore:
             case State.QUEUED if entry.job.behind or (entry.job.not_before or now) > now:
                 return a.Later(entry.job)
         if entry.crashed and (entry.job.crashes > max_crashes or hold):
-            reason = Reason.CRASHED if entry.job.crashes > max_crashes else Reason.OUTCOME_UNKNOWN
             entry.supersede()
-            entry.bury(now, reason)
-            return a.Finished(self._ended(now, entry))
+            entry.bury(now, Reason.CRASHED if entry.job.crashes > max_crashes else Reason.OUTCOME_UNKNOWN)
+            return a.Buried(self._ended(now, entry))
         if entry.job.begun_at is None:
             self._watermarks[entry.job.queue] = max(self._watermark(entry.job.queue), entry.sent_at)
         entry.grant(now, holder=holder, worker=worker, lease=lease)
         return entry.granted(submission, lease)
+
+    def _find_by_key(
+        self, now: datetime, submission: Submission
+    ) -> Entry | a.Busy | a.Finished | a.Mismatched | a.Absent:
+        keeper = self._keeper(now, submission.key)
+        if keeper and keeper.lapsed(now) and keeper.job.body == b"":
+            self._end_lapsed(now, keeper)
+            keeper = self._keeper(now, submission.key)
+        if keeper:
+            return self._meet(now, keeper, submission)
+        if submission.body is None:
+            return a.Absent()
+        return self._accept(now, replace(submission, delay=NO_TIME))
 
     def _meet(self, now: datetime, entry: Entry, submission: Submission) -> a.Busy | a.Finished | a.Mismatched:
         if submission.id != entry.job.id and _payloads_differ(submission, entry.job):
@@ -256,27 +260,21 @@ class MemoryStore:
         if entry.job.state is not State.BURIED:
             return a.NotBuried(entry.job)
         self._forget(entry.job)
-        return a.Discarded()
+        return a.Discarded(entry.job)
 
     @atomic
     def received(self, now: datetime, job_id: str, *, limit: int) -> a.ReceivedAnswer:
         entry = self._readable(now, job_id)
         if entry is None:
             return a.Absent()
-        match entry.job.state:
-            case State.COMPLETED | State.BURIED:
-                return a.Finished(entry.job)
-            case State.CANCELLED:
-                return a.Cancelled(entry.job)
-            case State.QUEUED:
-                entry.received += 1
-                if entry.received > limit:
-                    entry.bury(now, Reason.NEVER_STARTED)
-                    return a.Finished(self._ended(now, entry))
-            case State.RUNNING:
-                pass
-            case _:
-                assert_never(entry.job.state)
+        if entry.job.state in (State.COMPLETED, State.BURIED):
+            return a.Finished(entry.job)
+        if entry.job.state is State.CANCELLED:
+            return a.Cancelled(entry.job)
+        entry.received += entry.job.state is State.QUEUED
+        if entry.received > limit:
+            entry.bury(now, Reason.NEVER_STARTED)
+            return a.Buried(self._ended(now, entry))
         return a.Counted(entry.received)
 
     @atomic

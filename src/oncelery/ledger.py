@@ -1,0 +1,280 @@
+"""The one door to the store: validates what goes in, raises what is an error, tells what happened."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from time import perf_counter
+from typing import NoReturn, TypeVar, assert_never
+
+from oncelery import answers as a
+from oncelery import events as e
+from oncelery.errors import PayloadMismatchError, TooLargeError
+from oncelery.job import (
+    Answer,
+    Duplicate,
+    DuplicateCount,
+    Job,
+    Lease,
+    OnDuplicate,
+    Page,
+    Progress,
+    Query,
+    State,
+    Submission,
+    Tally,
+)
+from oncelery.policy import Policy
+from oncelery.settlement import Bury, Cancel, Complete, Release, Settlement
+from oncelery.stores.base import Store
+
+E = TypeVar("E", bound=e.Event)
+
+_KEY = re.compile("[0-9a-f]{64}")
+_JOINED = {OnDuplicate.REJECT: Answer.REJECTED, OnDuplicate.TRAIL: Answer.AMENDED}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The most the ledger takes, in bytes; past it, keep the thing elsewhere and pass a reference."""
+
+    body: int = 1 << 20
+    result: int = 1 << 20
+    step: int = 256 << 10
+    #: Ids, task names, scopes, queues and the like.
+    name: int = 255
+
+
+class Ledger:
+    """Every verb of the domain, on any store."""
+
+    def __init__(self, store: Store, *, limits: Limits | None = None) -> None:
+        self.store = store
+        self.events = e.Events()
+        self.limits = limits or Limits()
+
+    # Publishing
+
+    def reserve(
+        self, submission: Submission, *, on_duplicate: OnDuplicate = OnDuplicate.JOIN
+    ) -> a.Reserved | a.Existing:
+        """Accept a job under its key, or answer with the one that is there; raise if that one has another payload."""
+        self._check(submission)
+        if submission.body is None:
+            msg = f"job {submission.id!r} cannot be reserved without its body: nobody could publish it again"
+            raise ValueError(msg)
+        started = perf_counter()
+        match answer := self.store.reserve(submission, on_duplicate=on_duplicate):
+            case a.Reserved(job):
+                self._tell(e.JobAccepted, job, started)
+            case a.Existing(job):
+                replayed = job.state is State.COMPLETED
+                word = Answer.REPLAYED if replayed else _JOINED.get(on_duplicate, Answer.JOINED)
+                self._tell(e.DuplicateAnswered, job, started, answer=word)
+            case a.Mismatched(job):
+                self._refuse(job, started)
+            case _:
+                assert_never(answer)
+        return answer
+
+    # Running
+
+    def begin(
+        self, submission: Submission, policy: Policy, *, worker: str = "", holder: str | None = None
+    ) -> a.Granted | a.Busy | a.Later | a.Finished | a.Buried | a.Cancelled | a.Absent:
+        """Ask to run a job. Repeat a call whose answer was lost with the same `holder`."""
+        self._check(submission)
+        started = perf_counter()
+        answer = self.store.begin(
+            submission,
+            holder=holder or secrets.token_hex(16),
+            worker=worker,
+            lease=policy.lease,
+            max_crashes=policy.max_crashes,
+            hold=policy.on_takeover == "hold",
+        )
+        match answer:
+            case a.Granted(lease):
+                grant = {"attempt": lease.attempt, "fence": lease.fence, "recovered": answer.recovered}
+                self._tell(e.RunBegan, lease, started, **grant)
+            case a.Busy(job):
+                self._tell(e.DuplicateAnswered, job, started, answer=Answer.BUSY)
+            case a.Finished(job):
+                word = Answer.REPLAYED if job.state is State.COMPLETED else Answer.BURIED
+                self._tell(e.DuplicateAnswered, job, started, answer=word)
+            case a.Buried(job):
+                self._tell(e.JobBuried, job, started, reason=job.reason)
+            case a.Later(job) | a.Cancelled(job):
+                self._tell(e.RunDeclined, job, started)
+            case a.Mismatched(job):
+                self._refuse(job, started)
+            case a.Absent():
+                pass
+            case _:
+                assert_never(answer)
+        return answer
+
+    def renew(self, leases: Sequence[Lease]) -> Sequence[a.RenewAnswer]:
+        """Extend each lease that is still ours, all in one round trip."""
+        started = perf_counter()
+        renewals = self.store.renew(leases)
+        for lease, answer in zip(leases, renewals, strict=True):
+            if isinstance(answer, a.Fenced):
+                self._tell(e.LeaseLost, lease, started, fence=lease.fence)
+        return renewals
+
+    def record(
+        self, lease: Lease, *, progress: Progress | None = None, step: tuple[str, bytes] | None = None
+    ) -> a.RecordAnswer:
+        """Write progress or a finished step, if the run is still ours."""
+        if step:
+            self._limit("step name", step[0], self.limits.name)
+            self._limit(f"step {step[0]!r}", step[1], self.limits.step)
+        started = perf_counter()
+        answer = self.store.record(lease, progress=progress, step=step)
+        if isinstance(answer, a.Fenced):
+            self._tell(e.LeaseLost, lease, started, fence=lease.fence)
+        return answer
+
+    def settle(self, lease: Lease, settlement: Settlement) -> a.SettleAnswer:
+        """End our run; the only way out of it."""
+        if isinstance(settlement, Complete):
+            self._limit(f"result of job {lease.job_id!r}", settlement.result, self.limits.result)
+        started = perf_counter()
+        answer = self.store.settle(lease, settlement)
+        match answer, settlement:
+            case a.Fenced(), _:
+                self._tell(e.LeaseLost, lease, started, fence=lease.fence)
+            case a.Settled(State.COMPLETED), _:
+                self._tell(e.JobCompleted, lease, started)
+            case a.Settled(State.QUEUED), Release(cause=cause, delay=delay):
+                self._tell(e.JobReleased, lease, started, cause=cause, delay=delay)
+            case a.Settled(State.BURIED), Bury():
+                self._tell(e.JobBuried, lease, started, reason=settlement.reason)
+            case a.Settled(State.CANCELLED), _:
+                reason = settlement.reason if isinstance(settlement, Cancel) else "requested"
+                self._tell(e.JobCancelled, lease, started, reason=reason)
+        return answer
+
+    # Operating
+
+    def cancel(self, job_id: str, *, reason: str = "cancelled", force: bool = False) -> a.CancelAnswer:
+        """End a queued job, or ask a running one to end; `force` supersedes its run."""
+        started = perf_counter()
+        match answer := self.store.cancel(job_id, reason=reason, force=force):
+            case a.Cancelled(job):
+                self._tell(e.JobCancelled, job, started, reason=job.reason)
+            case a.Requested(job):
+                self._tell(e.CancelRequested, job, started)
+        return answer
+
+    def revive(self, job_id: str, *, body: bytes | None = None) -> a.ReviveAnswer:
+        """Queue a dead letter again, with another body if one is given."""
+        self._limit(f"body of job {job_id!r}", body or b"", self.limits.body)
+        started = perf_counter()
+        answer = self.store.revive(job_id, body=body)
+        if isinstance(answer, a.Revived):
+            self._tell(e.JobRevived, answer.job, started)
+        return answer
+
+    def discard(self, job_id: str) -> a.DiscardAnswer:
+        """Delete a dead letter."""
+        started = perf_counter()
+        answer = self.store.discard(job_id)
+        if isinstance(answer, a.Discarded):
+            self._tell(e.JobDiscarded, answer.job, started)
+        return answer
+
+    def received(self, job_id: str, *, limit: int) -> a.ReceivedAnswer:
+        """Count a delivery that has not led to a run; over `limit` the job is buried."""
+        started = perf_counter()
+        answer = self.store.received(job_id, limit=limit)
+        if isinstance(answer, a.Buried):
+            self._tell(e.JobBuried, answer.job, started, reason=answer.job.reason)
+        return answer
+
+    def due(self, *, limit: int = 100, empty_queues: Collection[str] = ()) -> Sequence[Job]:
+        """Take jobs whose message or worker seems lost; the caller publishes them."""
+        started = perf_counter()
+        jobs = self.store.due(limit=limit, empty_queues=empty_queues)
+        for job in jobs:
+            self._tell(e.JobSwept, job, started)
+        return jobs
+
+    # Reading and housekeeping
+
+    def get(self, job_id: str) -> Job | None:
+        """Find a job by its id."""
+        return self.store.get(job_id)
+
+    def last(self, key: str) -> Job | None:
+        """Find the newest job of a key."""
+        return self.store.last(key)
+
+    def find(self, query: Query) -> Page[Job]:
+        """Page through jobs, newest change first."""
+        return self.store.find(query)
+
+    def duplicates(self, *, cursor: str = "", limit: int = 50, task: str = "", scope: str = "") -> Page[Duplicate]:
+        """Page through the duplicates that were answered, newest first."""
+        return self.store.duplicates(cursor=cursor, limit=limit, task=task, scope=scope)
+
+    def duplicate_counts(self, *, since: datetime) -> Sequence[DuplicateCount]:
+        """Count answered duplicates by hour, task, scope and answer."""
+        return self.store.duplicate_counts(since=since)
+
+    def count(self, decisions: Mapping[tuple[str, str], int]) -> None:
+        """Add to the counters that `tally` answers."""
+        self.store.count(decisions)
+
+    def tally(self) -> Tally:
+        """Sum up the ledger."""
+        return self.store.tally()
+
+    def prune(self, *, limit: int = 1000) -> int:
+        """Delete finished jobs past their history."""
+        return self.store.prune(limit=limit)
+
+    # The checks and the telling
+
+    def _check(self, submission: Submission) -> None:
+        if not _KEY.fullmatch(submission.key):
+            msg = f"a key is 64 hex digits, made by oncelery.fingerprint, not {submission.key!r}"
+            raise ValueError(msg)
+        for name in ("id", "task", "queue"):
+            if not getattr(submission, name):
+                msg = f"a submission needs its {name}"
+                raise ValueError(msg)
+        for name in ("id", "task", "queue", "scope", "caller"):
+            self._limit(name, getattr(submission, name), self.limits.name)
+        if submission.delay < timedelta(0):
+            msg = f"a delay cannot be negative: {submission.delay}"
+            raise ValueError(msg)
+        self._limit(f"body of job {submission.id!r}", submission.body or b"", self.limits.body)
+
+    def _limit(self, what: str, value: bytes | str, most: int) -> None:
+        if len(value) > most:
+            msg = f"{what} has {len(value):,} bytes, the limit is {most:,}: keep it elsewhere and pass a reference"
+            raise TooLargeError(msg)
+
+    def _refuse(self, job: Job, started: float) -> NoReturn:
+        self._tell(e.DuplicateAnswered, job, started, answer=Answer.REFUSED)
+        raise PayloadMismatchError(key=job.key, job_id=job.id, state=job.state)
+
+    def _tell(self, event: type[E], subject: Job | Lease, started: float, **details: object) -> None:
+        if not self.events:
+            return
+        job_id = subject.id if isinstance(subject, Job) else subject.job_id
+        self.events.emit(
+            event(
+                task=subject.task,
+                job_id=job_id,
+                key=subject.key,
+                scope=subject.scope,
+                seconds=perf_counter() - started,
+                **details,
+            )
+        )
