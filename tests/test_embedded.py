@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from oncelery.testing.servers import PostgresServer, ValkeyServer
+    from oncelery.testing.servers import PostgresServer, RedisServer, ValkeyServer
 
 #: Longer than anything here takes on a busy machine; reached only by a test that fails.
 SOON = 20.0
@@ -220,6 +220,12 @@ def test_the_command_tells_a_wrong_choice_in_one_line(tmp_path: Path, server: Em
 def test_tests_share_one_valkey_of_the_session(valkey: ValkeyServer, private_valkey: ValkeyServer) -> None:
     assert valkey.is_running
     assert valkey.url != private_valkey.url
+
+
+def test_the_systems_redis_serves_like_the_wheels_valkey(redis7: RedisServer) -> None:
+    with client_of(redis7) as client:
+        client.set("test_embedded", "value")
+        assert client.get("test_embedded") == "value"
 
 
 def test_a_test_server_leaves_no_folder_behind(private_valkey: ValkeyServer) -> None:
