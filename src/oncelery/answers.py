@@ -71,7 +71,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Buried:
-    """Over, by this very call: it crashed too often, may not be taken over, or never starts. (Asked again: Finished.)"""
+    """Over, by this very call: it crashed too often, may not be taken over, or never starts. Next time: Finished."""
 
     job: Job
 

@@ -118,7 +118,7 @@ class Store(Protocol):
         """Delete a buried job."""
 
     def received(self, job_id: str, *, limit: int) -> ReceivedAnswer:
-        """Count a delivery of a queued job that has not led to a run; over `limit` it is Buried, "never started".
+        """Count a delivery of a queued job that has not led to a run; over `limit` it is Buried as "never started".
 
         A running job is not counted: Counted with what stands. Completed or buried: Finished. Cancelled: Cancelled.
         """
@@ -141,7 +141,7 @@ class Store(Protocol):
         """Find a job by its id: live, buried, or finished and within its history."""
 
     def last(self, key: str) -> Job | None:
-        """Find the newest job of a key, if it is still readable. (Not one that waits behind it.)"""
+        """Find the newest job of a key, if it is still readable; not one that waits behind it."""
 
     def find(self, query: Query) -> Page[Job]:
         """Page through jobs, newest change first; readable ones only. Bodies, results and steps are included."""

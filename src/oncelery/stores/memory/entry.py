@@ -91,6 +91,12 @@ class Entry:
         waiting = self.job.state is State.QUEUED and not self.resent and self.sent_at + PUBLISH_GRACE <= now
         return waiting and (queue_is_empty or self.sent_at < watermark)
 
+    def forbids_rerun(self, max_crashes: int, *, hold: bool) -> Reason | None:
+        """Why no further run may begin after a crash, if so."""
+        if self.crashed and self.job.crashes > max_crashes:
+            return Reason.CRASHED
+        return Reason.OUTCOME_UNKNOWN if self.crashed and hold else None
+
     def owned_by(self, lease: Lease) -> bool:
         """Whether this lease is the one that runs it."""
         return self.job.state is State.RUNNING and self.last_run_was(lease)

@@ -31,7 +31,8 @@ from oncelery.job import (
 from oncelery.settlement import Bury, Cancel, Complete, Release, Settlement
 from oncelery.stores.base import Clock
 from oncelery.stores.memory.audit import Audit
-from oncelery.stores.memory.entry import EPOCH, NO_TIME, Entry
+from oncelery.stores.memory.entry import NO_TIME, Entry
+from oncelery.stores.memory.shelf import Shelf
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -56,9 +57,7 @@ class MemoryStore:
     def __init__(self, *, clock: Clock | None = None) -> None:
         self._clock = clock or (lambda: datetime.now(UTC))
         self._lock = threading.Lock()
-        self._entries: dict[str, Entry] = {}
-        self._last: dict[str, str] = {}
-        self._watermarks: dict[str, datetime] = {}
+        self._shelf = Shelf()
         self._audit = Audit()
         self._decisions: Counter[tuple[str, str]] = Counter()
 
@@ -66,15 +65,15 @@ class MemoryStore:
 
     @atomic
     def reserve(self, now: datetime, submission: Submission, *, on_duplicate: OnDuplicate) -> a.ReserveAnswer:
-        known = self._readable(now, submission.id)
+        known = self._shelf.readable(now, submission.id)
         if known:
             if known.job.key != submission.key or _payloads_differ(submission, known.job):
                 return a.Mismatched(known.job)
             fresh = known.job.state is State.QUEUED and known.job.begun_at is None
             return a.Reserved(known.job) if fresh else a.Existing(known.job)
-        keeper = self._keeper(now, submission.key)
+        keeper = self._shelf.keeper(now, submission.key)
         if keeper is None:
-            return a.Reserved(self._accept(now, submission).job)
+            return a.Reserved(self._shelf.accept(now, submission).job)
         if keeper.job.state is State.COMPLETED or on_duplicate in (OnDuplicate.JOIN, OnDuplicate.REJECT):
             return self._join(now, keeper, submission, on_duplicate)
         if on_duplicate is OnDuplicate.TRAIL:
@@ -82,8 +81,8 @@ class MemoryStore:
         if keeper.job.state is State.RUNNING or keeper.trail_id:
             return a.Existing(self._answer(now, keeper, submission, Answer.JOINED))
         keeper.cancel(now, "replaced")
-        self._ended(now, keeper)
-        return a.Reserved(self._accept(now, submission).job)
+        self._shelf.ended(now, keeper)
+        return a.Reserved(self._shelf.accept(now, submission).job)
 
     def _join(
         self, now: datetime, keeper: Entry, submission: Submission, on_duplicate: OnDuplicate
@@ -98,11 +97,8 @@ class MemoryStore:
 
     def _trail(self, now: datetime, front: Entry, submission: Submission) -> a.Reserved | a.Existing:
         if front.job.begun_at and not front.trail_id:
-            trail = Entry.accept(submission, now, fence=front.job.fence, behind=front.job.id)
-            self._entries[submission.id] = trail
-            front.trail_id = submission.id
-            return a.Reserved(trail.job)
-        waiting = self._entries[front.trail_id] if front.trail_id else front
+            return a.Reserved(self._shelf.accept_behind(now, front, submission).job)
+        waiting = self._shelf.entries[front.trail_id] if front.trail_id else front
         waiting.amend(submission.body, submission.digest)
         return a.Existing(self._answer(now, waiting, submission, Answer.AMENDED))
 
@@ -118,45 +114,54 @@ class MemoryStore:
         max_crashes: int,
         hold: bool,
     ) -> a.BeginAnswer:
-        entry = self._readable(now, submission.id) or self._find_by_key(now, submission)
+        entry = self._shelf.readable(now, submission.id) or self._find_by_key(now, submission)
         if not isinstance(entry, Entry):
             return entry
-        match entry.job.state:
-            case State.COMPLETED | State.BURIED:
-                return self._meet(now, entry, submission)
-            case State.CANCELLED:
-                return a.Cancelled(entry.job)
-            case State.RUNNING if entry.job.holder == holder:
-                return entry.granted(submission, lease)
-            case State.RUNNING if not entry.lapsed(now):
-                return self._meet(now, entry, submission)
-            case State.RUNNING if entry.job.cancel_requested:
-                return a.Cancelled(self._end_lapsed(now, entry))
-            case State.RUNNING:
-                entry.end_run(now, Cause.LAPSE)
-            case State.QUEUED if entry.job.behind or (entry.job.not_before or now) > now:
-                return a.Later(entry.job)
-        if entry.crashed and (entry.job.crashes > max_crashes or hold):
+        declined = self._decline(now, entry, submission, holder)
+        if declined:
+            return declined
+        if entry.job.state is State.RUNNING and entry.job.holder == holder:
+            return entry.granted(submission, lease)
+        if entry.job.state is State.RUNNING:
+            entry.end_run(now, Cause.LAPSE)
+        if reason := entry.forbids_rerun(max_crashes, hold=hold):
             entry.supersede()
-            entry.bury(now, Reason.CRASHED if entry.job.crashes > max_crashes else Reason.OUTCOME_UNKNOWN)
-            return a.Buried(self._ended(now, entry))
+            entry.bury(now, reason)
+            return a.Buried(self._shelf.ended(now, entry))
         if entry.job.begun_at is None:
-            self._watermarks[entry.job.queue] = max(self._watermark(entry.job.queue), entry.sent_at)
+            self._shelf.raise_watermark(entry)
         entry.grant(now, holder=holder, worker=worker, lease=lease)
         return entry.granted(submission, lease)
+
+    def _decline(
+        self, now: datetime, entry: Entry, submission: Submission, holder: str
+    ) -> a.Busy | a.Later | a.Finished | a.Cancelled | a.Mismatched | None:
+        match entry.job.state:
+            case State.CANCELLED:
+                return a.Cancelled(entry.job)
+            case State.QUEUED if entry.job.behind or (entry.job.not_before or now) > now:
+                return a.Later(entry.job)
+            case State.RUNNING if entry.lapsed(now) and entry.job.cancel_requested and entry.job.holder != holder:
+                return a.Cancelled(self._shelf.end_lapsed(now, entry))
+            case State.QUEUED:
+                return None
+            case State.RUNNING if entry.lapsed(now) or entry.job.holder == holder:
+                return None
+            case _:
+                return self._meet(now, entry, submission)
 
     def _find_by_key(
         self, now: datetime, submission: Submission
     ) -> Entry | a.Busy | a.Finished | a.Mismatched | a.Absent:
-        keeper = self._keeper(now, submission.key)
+        keeper = self._shelf.keeper(now, submission.key)
         if keeper and keeper.lapsed(now) and keeper.job.body == b"":
-            self._end_lapsed(now, keeper)
-            keeper = self._keeper(now, submission.key)
+            self._shelf.end_lapsed(now, keeper)
+            keeper = self._shelf.keeper(now, submission.key)
         if keeper:
             return self._meet(now, keeper, submission)
         if submission.body is None:
             return a.Absent()
-        return self._accept(now, replace(submission, delay=NO_TIME))
+        return self._shelf.accept(now, replace(submission, delay=NO_TIME))
 
     def _meet(self, now: datetime, entry: Entry, submission: Submission) -> a.Busy | a.Finished | a.Mismatched:
         if submission.id != entry.job.id and _payloads_differ(submission, entry.job):
@@ -172,14 +177,14 @@ class MemoryStore:
         return [self._renew(now, lease) for lease in leases]
 
     def _renew(self, now: datetime, lease: Lease) -> a.RenewAnswer:
-        entry = self._readable(now, lease.job_id)
+        entry = self._shelf.readable(now, lease.job_id)
         if entry is None or not entry.owned_by(lease):
             return a.Fenced(entry.job.state if entry else None)
         return a.Renewed(entry.renew(now, lease.duration), entry.job.cancel_requested)
 
     @atomic
     def settle(self, now: datetime, lease: Lease, settlement: Settlement) -> a.SettleAnswer:
-        entry = self._readable(now, lease.job_id)
+        entry = self._shelf.readable(now, lease.job_id)
         if entry is None:
             return a.Fenced(None)
         if entry.owned_by(lease):
@@ -204,13 +209,13 @@ class MemoryStore:
                     entry.queue(now, settlement.delay)
             case _:
                 assert_never(settlement)
-        self._ended(now, entry)
+        self._shelf.ended(now, entry)
 
     @atomic
     def record(
         self, now: datetime, lease: Lease, *, progress: Progress | None = None, step: tuple[str, bytes] | None = None
     ) -> a.RecordAnswer:
-        entry = self._readable(now, lease.job_id)
+        entry = self._shelf.readable(now, lease.job_id)
         if entry is None or not entry.owned_by(lease):
             return a.Fenced(entry.job.state if entry else None)
         entry.record(progress, step)
@@ -218,7 +223,7 @@ class MemoryStore:
 
     @atomic
     def cancel(self, now: datetime, job_id: str, *, reason: str, force: bool = False) -> a.CancelAnswer:
-        entry = self._readable(now, job_id)
+        entry = self._shelf.readable(now, job_id)
         if entry is None:
             return a.Absent()
         match state := entry.job.state:
@@ -233,38 +238,38 @@ class MemoryStore:
             case State.RUNNING | State.QUEUED:
                 entry.supersede()
                 entry.cancel(now, reason)
-                return a.Cancelled(self._ended(now, entry))
+                return a.Cancelled(self._shelf.ended(now, entry))
             case _:
                 assert_never(state)
 
     @atomic
     def revive(self, now: datetime, job_id: str, *, body: bytes | None = None) -> a.ReviveAnswer:
-        entry = self._readable(now, job_id)
+        entry = self._shelf.readable(now, job_id)
         if entry is None:
             return a.Absent()
         if entry.job.state is not State.BURIED:
             return a.NotBuried(entry.job)
-        keeper = self._keeper(now, entry.job.key)
+        keeper = self._shelf.keeper(now, entry.job.key)
         if keeper:
             return a.Existing(keeper.job)
         entry.amend(body, entry.job.digest)
         entry.revive(now)
-        self._last[entry.job.key] = job_id
+        self._shelf.make_last(entry)
         return a.Revived(entry.job)
 
     @atomic
     def discard(self, now: datetime, job_id: str) -> a.DiscardAnswer:
-        entry = self._readable(now, job_id)
+        entry = self._shelf.readable(now, job_id)
         if entry is None:
             return a.Absent()
         if entry.job.state is not State.BURIED:
             return a.NotBuried(entry.job)
-        self._forget(entry.job)
+        self._shelf.forget(entry.job)
         return a.Discarded(entry.job)
 
     @atomic
     def received(self, now: datetime, job_id: str, *, limit: int) -> a.ReceivedAnswer:
-        entry = self._readable(now, job_id)
+        entry = self._shelf.readable(now, job_id)
         if entry is None:
             return a.Absent()
         if entry.job.state in (State.COMPLETED, State.BURIED):
@@ -274,18 +279,18 @@ class MemoryStore:
         entry.received += entry.job.state is State.QUEUED
         if entry.received > limit:
             entry.bury(now, Reason.NEVER_STARTED)
-            return a.Buried(self._ended(now, entry))
+            return a.Buried(self._shelf.ended(now, entry))
         return a.Counted(entry.received)
 
     @atomic
     def due(self, now: datetime, *, limit: int, empty_queues: Collection[str] = ()) -> Sequence[Job]:
         taken: list[Job] = []
-        for entry in sorted(self._entries.values(), key=lambda entry: entry.next_check):
+        for entry in sorted(self._shelf.entries.values(), key=lambda entry: entry.next_check):
             queue = entry.job.queue
-            if not entry.missing(now, queue_is_empty=queue in empty_queues, watermark=self._watermark(queue)):
+            if not entry.missing(now, queue_is_empty=queue in empty_queues, watermark=self._shelf.watermark(queue)):
                 continue
             if entry.lapsed(now) and (entry.job.cancel_requested or entry.job.body == b""):
-                self._end_lapsed(now, entry)
+                self._shelf.end_lapsed(now, entry)
             elif len(taken) < limit:
                 entry.resend(now)
                 taken.append(entry.job)
@@ -295,17 +300,17 @@ class MemoryStore:
 
     @atomic
     def get(self, now: datetime, job_id: str) -> Job | None:
-        entry = self._readable(now, job_id)
+        entry = self._shelf.readable(now, job_id)
         return entry.job if entry else None
 
     @atomic
     def last(self, now: datetime, key: str) -> Job | None:
-        entry = self._readable(now, self._last.get(key, ""))
+        entry = self._shelf.last(now, key)
         return entry.job if entry else None
 
     @atomic
     def find(self, now: datetime, query: Query) -> Page[Job]:
-        jobs = [entry.job for entry in self._entries.values() if entry.readable(now) and query.matches(entry.job)]
+        jobs = [entry.job for entry in self._shelf.entries.values() if entry.readable(now) and query.matches(entry.job)]
         older = [job for job in jobs if not query.cursor or _position(job) < query.cursor]
         older.sort(key=_position, reverse=True)
         items = tuple(older[: query.limit])
@@ -327,7 +332,7 @@ class MemoryStore:
 
     @atomic
     def tally(self, now: datetime) -> Tally:
-        entries = self._entries.values()
+        entries = self._shelf.entries.values()
         states = Counter(entry.job.state for entry in entries)
         checks = [entry.next_check for entry in entries if entry.job.state.live and not entry.job.behind]
         return Tally(
@@ -339,62 +344,17 @@ class MemoryStore:
 
     @atomic
     def prune(self, now: datetime, *, limit: int) -> int:
-        old = [entry.job for entry in self._entries.values() if not entry.readable(now)][:limit]
+        old = [entry.job for entry in self._shelf.entries.values() if not entry.readable(now)][:limit]
         for job in old:
-            self._forget(job)
+            self._shelf.forget(job)
         return len(old)
 
-    def close(self) -> None:
-        """Let go of nothing."""
-
-    # The indexes
-
-    def _readable(self, now: datetime, job_id: str) -> Entry | None:
-        entry = self._entries.get(job_id)
-        return entry if entry and entry.readable(now) else None
-
-    def _keeper(self, now: datetime, key: str) -> Entry | None:
-        entry = self._entries.get(self._last.get(key, ""))
-        return entry if entry and entry.keeps_key(now) else None
-
-    def _watermark(self, queue: str) -> datetime:
-        return self._watermarks.get(queue, EPOCH)
-
-    def _accept(self, now: datetime, submission: Submission) -> Entry:
-        previous = self._entries.get(self._last.get(submission.key, ""))
-        entry = Entry.accept(submission, now, fence=previous.job.fence if previous else 0)
-        self._entries[submission.id] = entry
-        self._last[submission.key] = submission.id
-        return entry
+    def close(self) -> None: ...
 
     def _answer(self, now: datetime, entry: Entry, submission: Submission, answer: Answer) -> Job:
         entry.job = replace(entry.job, duplicates=entry.job.duplicates + 1)
         self._audit.note(now, entry.job, submission.caller, answer)
         return entry.job
-
-    def _ended(self, now: datetime, entry: Entry) -> Job:
-        """If the job has ended, let the one that waits behind it follow."""
-        if not entry.job.state.live:
-            front = self._entries.get(entry.job.behind)
-            if front:
-                front.trail_id = ""
-            trail = self._entries.get(entry.trail_id)
-            if trail:
-                trail.follow(now, entry.job.fence)
-                self._last[entry.job.key] = trail.job.id
-        return entry.job
-
-    def _end_lapsed(self, now: datetime, entry: Entry) -> Job:
-        """End a lapsed run that nobody can take over, or whose cancellation is asked for."""
-        entry.end_run(now, Cause.LAPSE)
-        entry.supersede()
-        entry.cancel(now, entry.cancel_reason or "lapsed")
-        return self._ended(now, entry)
-
-    def _forget(self, job: Job) -> None:
-        del self._entries[job.id]
-        if self._last.get(job.key) == job.id:
-            del self._last[job.key]
 
 
 def _payloads_differ(submission: Submission, job: Job) -> bool:

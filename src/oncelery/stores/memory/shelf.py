@@ -1,0 +1,83 @@
+"""All jobs of the memory store: by id, the last one of each key, and how far each queue has come."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from oncelery.job import Cause, Job, Submission
+from oncelery.stores.memory.entry import EPOCH, Entry
+
+
+class Shelf:
+    """Finds entries, and keeps the job of a key and the one that waits behind it in step."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, Entry] = {}
+        self._last: dict[str, str] = {}
+        self._watermarks: dict[str, datetime] = {}
+
+    def readable(self, now: datetime, job_id: str) -> Entry | None:
+        """Find a job that is still to be shown."""
+        entry = self.entries.get(job_id)
+        return entry if entry and entry.readable(now) else None
+
+    def last(self, now: datetime, key: str) -> Entry | None:
+        """Find the newest job of a key."""
+        return self.readable(now, self._last.get(key, ""))
+
+    def keeper(self, now: datetime, key: str) -> Entry | None:
+        """Find the job that a new submission under this key gets back."""
+        entry = self.entries.get(self._last.get(key, ""))
+        return entry if entry and entry.keeps_key(now) else None
+
+    def watermark(self, queue: str) -> datetime:
+        """Tell when the job was sent that was sent last among those that have begun."""
+        return self._watermarks.get(queue, EPOCH)
+
+    def raise_watermark(self, entry: Entry) -> None:
+        """Note that a job of this queue begins for the first time."""
+        self._watermarks[entry.job.queue] = max(self.watermark(entry.job.queue), entry.sent_at)
+
+    def accept(self, now: datetime, submission: Submission) -> Entry:
+        """Put up a new job as the last one of its key."""
+        previous = self.entries.get(self._last.get(submission.key, ""))
+        entry = Entry.accept(submission, now, fence=previous.job.fence if previous else 0)
+        self.entries[submission.id] = entry
+        self.make_last(entry)
+        return entry
+
+    def accept_behind(self, now: datetime, front: Entry, submission: Submission) -> Entry:
+        """Put up a new job that waits until another has ended."""
+        entry = Entry.accept(submission, now, fence=front.job.fence, behind=front.job.id)
+        self.entries[submission.id] = entry
+        front.trail_id = submission.id
+        return entry
+
+    def make_last(self, entry: Entry) -> None:
+        """Make this the job that its key stands for."""
+        self._last[entry.job.key] = entry.job.id
+
+    def ended(self, now: datetime, entry: Entry) -> Job:
+        """If the job has ended, let the one that waits behind it follow."""
+        if not entry.job.state.live:
+            front = self.entries.get(entry.job.behind)
+            if front:
+                front.trail_id = ""
+            trail = self.entries.get(entry.trail_id)
+            if trail:
+                trail.follow(now, entry.job.fence)
+                self.make_last(trail)
+        return entry.job
+
+    def end_lapsed(self, now: datetime, entry: Entry) -> Job:
+        """End a lapsed run that nobody can take over, or whose cancellation is asked for."""
+        entry.end_run(now, Cause.LAPSE)
+        entry.supersede()
+        entry.cancel(now, entry.cancel_reason or "lapsed")
+        return self.ended(now, entry)
+
+    def forget(self, job: Job) -> None:
+        """Take a job away; its key with it, if that stands for no newer one."""
+        del self.entries[job.id]
+        if self._last.get(job.key) == job.id:
+            del self._last[job.key]
