@@ -64,8 +64,9 @@ class Ledger:
         """Accept a job under its key, or answer with the one that is there; raise if that one has another payload."""
         self._check(submission)
         if submission.body is None:
-            msg = f"job {submission.id!r} cannot be reserved without its body: nobody could publish it again"
-            raise ValueError(msg)
+            raise ValueError(
+                f"job {submission.id!r} cannot be reserved without its body: nobody could publish it again"
+            )
         started = perf_counter()
         match answer := self.store.reserve(submission, on_duplicate=on_duplicate):
             case a.Reserved(job):
@@ -242,23 +243,21 @@ class Ledger:
 
     def _check(self, submission: Submission) -> None:
         if not _KEY.fullmatch(submission.key):
-            msg = f"a key is 64 hex digits, made by oncelery.fingerprint, not {submission.key!r}"
-            raise ValueError(msg)
+            raise ValueError(f"a key is 64 hex digits, made by oncelery.fingerprint, not {submission.key!r}")
         for name in ("id", "task", "queue"):
             if not getattr(submission, name):
-                msg = f"a submission needs its {name}"
-                raise ValueError(msg)
+                raise ValueError(f"a submission needs its {name}")
         for name in ("id", "task", "queue", "scope", "caller"):
             self._limit(name, getattr(submission, name), self.limits.name)
         if submission.delay < timedelta(0):
-            msg = f"a delay cannot be negative: {submission.delay}"
-            raise ValueError(msg)
+            raise ValueError(f"a delay cannot be negative: {submission.delay}")
         self._limit(f"body of job {submission.id!r}", submission.body or b"", self.limits.body)
 
     def _limit(self, what: str, value: bytes | str, most: int) -> None:
         if len(value) > most:
-            msg = f"{what} has {len(value):,} bytes, the limit is {most:,}: keep it elsewhere and pass a reference"
-            raise TooLargeError(msg)
+            raise TooLargeError(
+                f"{what} has {len(value):,} bytes, the limit is {most:,}: keep it elsewhere and pass a reference"
+            )
 
     def _refuse(self, job: Job, started: float) -> NoReturn:
         self._tell(e.DuplicateAnswered, job, started, answer=Answer.REFUSED)

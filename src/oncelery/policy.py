@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
+from enum import StrEnum
 from typing import Any, Literal
 
 from oncelery.errors import ConfigurationError
@@ -24,8 +25,7 @@ class Backoff:
 
     def __post_init__(self) -> None:
         if self.first < timedelta(0) or self.most < self.first or self.factor < 1:
-            msg = f"backoff must have 0 <= first <= most and factor >= 1, not {self}"
-            raise ConfigurationError(msg)
+            raise ConfigurationError(f"backoff must have 0 <= first <= most and factor >= 1, not {self}")
 
     def after(self, failures: int, jitter: float) -> timedelta:
         """How long to wait after so many failures; `jitter` is a draw from [0, 1)."""
@@ -51,6 +51,14 @@ class Policy:
     on_takeover: Literal["rerun", "hold"] | Callable[..., Any] = "rerun"
     durability: Durability = Durability.FAST
 
+    @classmethod
+    def of(cls, **options: Any) -> Policy:  # noqa: ANN401 - checked one by one
+        """Make a policy of what people write: words for choices, seconds for times, one error class for several."""
+        unknown = options.keys() - {field.name for field in fields(cls)}
+        if unknown:
+            raise ConfigurationError(f"no such option: {', '.join(sorted(unknown))}")
+        return cls(**{name: _READ[name](name, value) if name in _READ else value for name, value in options.items()})
+
     def __post_init__(self) -> None:
         _require(self.lease >= timedelta(seconds=1), "lease must be at least one second", self.lease)
         _require(self.retention >= timedelta(0), "retention cannot be negative (0 = mutual exclusion)", self.retention)
@@ -61,7 +69,43 @@ class Policy:
         _require(takeover, 'on_takeover must be "rerun", "hold" or a callable', self.on_takeover)
 
 
+def _time(name: str, value: timedelta | float) -> timedelta:
+    if isinstance(value, timedelta):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ConfigurationError(f"{name} must be a timedelta or a number of seconds, not {value!r}")
+    return timedelta(seconds=value)
+
+
+def _errors(name: str, value: object) -> tuple[type[BaseException], ...]:
+    errors = tuple(value) if isinstance(value, Iterable) else (value,)
+    if not all(isinstance(error, type) and issubclass(error, BaseException) for error in errors):
+        raise ConfigurationError(f"{name} must name exception classes, not {value!r}")
+    return errors
+
+
+def _word(choices: type[StrEnum]) -> Callable[[str, str], StrEnum]:
+    def read(name: str, value: str) -> StrEnum:
+        try:
+            return choices(value)
+        except ValueError:
+            words = ", ".join(repr(choice.value) for choice in choices)
+            raise ConfigurationError(f"{name} must be one of {words}, not {value!r}") from None
+
+    return read
+
+
+_READ: dict[str, Callable[[str, Any], Any]] = {
+    "retention": _time,
+    "lease": _time,
+    "history": _time,
+    "retry_on": _errors,
+    "bury_on": _errors,
+    "on_duplicate": _word(OnDuplicate),
+    "durability": _word(Durability),
+}
+
+
 def _require(condition: bool, rule: str, value: object) -> None:  # noqa: FBT001 - an assertion reads best like this
     if not condition:
-        msg = f"{rule}, not {value!r}"
-        raise ConfigurationError(msg)
+        raise ConfigurationError(f"{rule}, not {value!r}")

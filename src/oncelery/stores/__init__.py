@@ -31,12 +31,14 @@ def open_store(url: str, *, namespace: str = DEFAULT_NAMESPACE, clock: Clock | N
             return PostgresStore(url, namespace=namespace, clock=clock)
     except ModuleNotFoundError as error:
         extra = "redis" if scheme in _REDIS else "postgres"
-        msg = f"{scheme}:// needs the package {error.name!r}: pip install 'oncelery[{extra}]'"
-        raise ConfigurationError(msg) from error
+        raise ConfigurationError(
+            f"{scheme}:// needs the package {error.name!r}: pip install 'oncelery[{extra}]'"
+        ) from error
     if scheme == "memory":
         from oncelery.stores.memory import MemoryStore  # noqa: PLC0415 - seldom wanted
 
         return MemoryStore(clock=clock)
     # Only the scheme is shown: the rest of a URL may hold a password.
-    msg = f"no store for {scheme or 'a URL without a scheme'!r}: use redis://, rediss://, valkey://, postgresql:// or memory://"
-    raise ConfigurationError(msg)
+    raise ConfigurationError(
+        f"no store for {scheme or 'a URL without a scheme'!r}: use redis://, rediss://, valkey://, postgresql:// or memory://"
+    )
