@@ -108,10 +108,11 @@ class ServerProcess(ABC):
             return self
         self._owner = os.getpid()
         self._make_folder()
+        # Before the launch, for the case that we are interrupted while we wait.
+        atexit.register(self.stop)
         with self._locked_folder() as lock:
             self._prepare()
             self._launch(lock)
-        atexit.register(self.stop)
         return self
 
     def stop(self) -> None:
@@ -139,13 +140,11 @@ class ServerProcess(ABC):
         self._signal(signal.SIGCONT)
 
     def __enter__(self) -> Self:
-        """Start."""
         return self.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Stop."""
         self.stop()
 
     @abstractmethod
@@ -166,12 +165,12 @@ class ServerProcess(ABC):
 
     def _halt(self) -> None:
         # A forked child has a copy of this object, and must not stop its parent's server when it exits.
-        if not self.is_running or os.getpid() != self._owner:
+        if self._process is None or os.getpid() != self._owner:
             return
         self._signal(self.stop_signal)
         self.resume()
         try:
-            self._process.wait(PATIENCE_SECONDS)  # type: ignore[union-attr]  # is_running says it is there
+            self._process.wait(PATIENCE_SECONDS)
         except subprocess.TimeoutExpired:
             self.kill()
 
