@@ -14,6 +14,9 @@ from oncelery.testing.servers import PostgresServer, RedisServer, ValkeyServer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+# The conformance suite is imported, not collected; without this a failed assert in it would not show its values.
+pytest.register_assert_rewrite("oncelery.testing.conformance")
+
 Server = TypeVar("Server", ValkeyServer, RedisServer, PostgresServer)
 
 #: Where a missing server is a fault of the set-up, and a test that nobody ran must not look like one that passed.
