@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from oncelery.testing.conformance.cells import Table
+from oncelery.testing.conformance.dead_letters import Burying
+from oncelery.testing.conformance.ending import Cancelling, Completing, Releasing, Remembering
+from oncelery.testing.conformance.owning import Fencing, Owning, Recording, Renewing
 from oncelery.testing.conformance.publishing import Replacing, Reserving, Trailing
 from oncelery.testing.conformance.running import Beginning, Crashing, Ephemeral
 
@@ -15,5 +18,14 @@ class StoreConformance(
     Beginning,
     Crashing,
     Ephemeral,
+    Owning,
+    Fencing,
+    Renewing,
+    Recording,
+    Completing,
+    Releasing,
+    Burying,
+    Cancelling,
+    Remembering,
 ):
     """Every promise of `oncelery.stores.base`, as tests; see the package's docstring for how to bind a store."""

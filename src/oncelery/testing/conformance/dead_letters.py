@@ -1,0 +1,172 @@
+"""How a job is buried, and what revives or deletes a dead letter."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+from oncelery.answers import (
+    Absent,
+    Discarded,
+    Existing,
+    Fenced,
+    NotBuried,
+    Revived,
+    Settled,
+)
+from oncelery.job import Cause, Query, Reason, State
+from oncelery.settlement import Bury, Complete
+from oncelery.stores.base import Store
+from oncelery.testing.clock import FakeClock
+from oncelery.testing.conformance.acts import (
+    BOOM,
+    INSTANT,
+    JOB,
+    KEY,
+    OTHER,
+    accepted,
+    begin,
+    buried,
+    completed,
+    granted,
+    lapsed,
+    release,
+    reserve,
+    running,
+    seen,
+    work,
+)
+from oncelery.testing.conformance.fixtures import Fixtures
+
+HOUR = timedelta(hours=1)
+
+
+class Burying(Fixtures):
+    """A dead letter waits for a person."""
+
+    def test_a_buried_job_keeps_its_reason_its_error_and_its_body(self, store: Store, clock: FakeClock) -> None:
+        lease = running(store)
+
+        answer = store.settle(lease, Bury(reason=Reason.EXHAUSTED, error=BOOM))
+
+        job = seen(store)
+        assert answer == Settled(State.BURIED) == store.settle(lease, Bury(reason=Reason.EXHAUSTED, error=BOOM))
+        assert (job.state, job.reason, job.error, job.body) == (State.BURIED, Reason.EXHAUSTED, BOOM, b"message")
+        assert (job.settled_at, job.lease_until, job.result) == (clock.now, None, None)
+
+    def test_a_buried_job_outlives_its_history(self, store: Store, clock: FakeClock) -> None:
+        buried(store, work(retention=HOUR, history=HOUR))
+        clock.advance(days=10_000)
+
+        assert store.prune(limit=10) == 0
+        assert seen(store).body == b"message"
+
+    def test_a_burial_without_an_error_keeps_the_last_one(self, store: Store) -> None:
+        release(store, running(store), Cause.RETRY, error=BOOM)
+
+        store.settle(running(store, holder="second"), Bury(reason=Reason.EXHAUSTED))
+
+        assert seen(store).error == BOOM
+
+    def test_a_revived_job_is_queued_with_its_counters_cleared(self, store: Store, clock: FakeClock) -> None:
+        lapsed(store, clock)
+        lease = running(store, holder="second")
+        store.record(lease, step=("paid", b"yes"))
+        store.settle(lease, Bury(reason=Reason.FAILED, error=BOOM))
+        clock.advance(hours=1)
+        before = seen(store)
+
+        answer = store.revive(JOB)
+
+        assert answer == Revived(seen(store))
+        assert seen(store) == replace(
+            before,
+            state=State.QUEUED,
+            changed_at=clock.now,
+            settled_at=None,
+            attempt=0,
+            crashes=0,
+            reason="",
+            error=None,
+        )
+
+    def test_a_revived_job_begins_with_its_steps_and_a_clean_slate(self, store: Store, clock: FakeClock) -> None:
+        store.record(lapsed(store, clock), step=("paid", b"yes"))
+        begin(store, holder="second", hold=True)
+
+        store.revive(JOB)
+        grant = granted(store, holder="third", hold=True, max_crashes=0)
+
+        assert (dict(grant.steps), grant.recovered, grant.body) == ({"paid": b"yes"}, False, None)
+        assert (grant.lease.attempt, grant.lease.crashes) == (1, 0)
+
+    def test_a_revival_with_another_body_hands_it_to_the_worker(self, store: Store) -> None:
+        buried(store)
+
+        store.revive(JOB, body=b"mended")
+
+        assert seen(store).body == b"mended"
+        assert granted(store, holder="second").body == b"mended"
+
+    def test_a_revived_job_keeps_its_key_again(self, store: Store) -> None:
+        buried(store)
+        store.revive(JOB)
+
+        assert reserve(store, OTHER) == Existing(seen(store))
+
+    def test_a_revived_job_is_the_last_of_its_key(self, store: Store, clock: FakeClock) -> None:
+        buried(store)
+        completed(store, work(OTHER, retention=HOUR))
+        clock.now += HOUR
+
+        store.revive(JOB)
+
+        assert store.last(KEY) == seen(store)
+
+    def test_a_revival_gives_way_to_a_live_job_of_its_key(self, store: Store) -> None:
+        buried(store)
+        newer = accepted(store, OTHER)
+        before = seen(store)
+
+        assert store.revive(JOB, body=b"mended") == Existing(newer)
+        assert seen(store) == before
+
+    def test_a_revival_gives_way_to_a_result_until_its_retention_is_over(self, store: Store, clock: FakeClock) -> None:
+        buried(store)
+        completed(store, work(OTHER, retention=HOUR))
+
+        clock.now += HOUR - INSTANT
+        within = store.revive(JOB)
+        clock.now += INSTANT
+
+        assert within == Existing(seen(store, OTHER))
+        assert isinstance(store.revive(JOB), Revived)
+
+    def test_a_late_settlement_of_the_run_before_a_revival_changes_nothing(self, store: Store) -> None:
+        lease = buried(store)
+        store.revive(JOB)
+        before = seen(store)
+
+        assert store.settle(lease, Complete(result=b"late")) == Fenced(State.QUEUED)
+        assert seen(store) == before
+
+    def test_only_a_buried_job_is_revived_or_discarded(self, store: Store) -> None:
+        accepted(store)
+
+        assert store.revive(JOB) == NotBuried(seen(store)) == store.discard(JOB)
+
+    def test_a_discarded_job_is_gone(self, store: Store) -> None:
+        buried(store)
+        letter = seen(store)
+
+        assert store.discard(JOB) == Discarded(letter)
+        assert (store.get(JOB), store.last(KEY), store.find(Query()).items) == (None, None, ())
+        assert store.discard(JOB) == store.revive(JOB) == Absent()
+
+    def test_a_discarded_job_takes_no_newer_one_with_it(self, store: Store) -> None:
+        buried(store)
+        newer = accepted(store, OTHER)
+
+        store.discard(JOB)
+
+        assert store.last(KEY) == newer
