@@ -1,0 +1,5 @@
+-- get: any -> the same
+-- in: now, 2 id     out: the job, or none
+
+local job = readable(known(ARGV[2]))
+return job and told(job)

@@ -1,0 +1,5 @@
+-- last: any -> the same
+-- in: now, 2 key     out: the key's newest job, or none
+
+local job = readable(last_of(ARGV[2]))
+return job and told(job)

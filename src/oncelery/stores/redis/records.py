@@ -1,0 +1,126 @@
+"""What the scripts tell, read as the nouns of the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
+
+from oncelery.codec import decode
+from oncelery.job import Attempt, Cause, Failure, Job, Progress, State
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
+
+#: What the names of the fields that hold steps begin with.
+STEP = b"step:"
+
+#: A value as the server sends it: text, or a number that Lua worked out.
+Value = bytes | int
+
+
+def microseconds(span: timedelta) -> int:
+    """Write a span of time as the scripts count it."""
+    return span // MICROSECOND
+
+
+def instant(value: Value) -> datetime:
+    """Read a time as the scripts count it."""
+    return EPOCH + timedelta(microseconds=int(value))
+
+
+class Fields(dict[bytes, Value]):
+    """The fields of one job; what is missing is none."""
+
+    def text(self, name: bytes) -> str:
+        """Read text; empty if there is none."""
+        return bytes(self.get(name, b"")).decode()
+
+    def octets(self, name: bytes) -> bytes | None:
+        """Read bytes as they were given."""
+        value = self.get(name)
+        return None if value is None else bytes(value)
+
+    def number(self, name: bytes) -> int:
+        """Read a number; 0 if there is none."""
+        return int(self.get(name, 0))
+
+    def time(self, name: bytes) -> datetime | None:
+        """Read a time."""
+        value = self.get(name)
+        return None if value is None else instant(value)
+
+
+def read_job(flat: Iterable[Value]) -> Job:
+    """Read a job from its fields and values."""
+    fields = Fields(_pairs(flat))
+    state = State(fields.text(b"state"))
+    retained_until = fields.number(b"settled_at") + fields.number(b"retention")
+    return Job(
+        id=fields.text(b"id"),
+        key=fields.text(b"key"),
+        task=fields.text(b"task"),
+        state=state,
+        scope=fields.text(b"scope"),
+        queue=fields.text(b"queue"),
+        caller=fields.text(b"caller"),
+        digest=fields.text(b"digest"),
+        body=fields.octets(b"body"),
+        created_at=instant(fields[b"created_at"]),
+        changed_at=instant(fields[b"changed_at"]),
+        not_before=fields.time(b"not_before"),
+        begun_at=fields.time(b"begun_at"),
+        settled_at=fields.time(b"settled_at"),
+        retained_until=instant(retained_until) if state is State.COMPLETED else None,
+        holder=fields.text(b"holder"),
+        worker=fields.text(b"worker"),
+        fence=fields.number(b"fence"),
+        lease_until=fields.time(b"lease_until"),
+        attempt=fields.number(b"attempt"),
+        crashes=fields.number(b"crashes"),
+        past=_past(fields.octets(b"past")),
+        cancel_requested=b"cancel_requested" in fields,
+        behind=fields.text(b"behind"),
+        reason=fields.text(b"reason"),
+        error=_failure(fields.octets(b"error")),
+        result=fields.octets(b"result"),
+        progress=_progress(fields.octets(b"progress")),
+        steps=read_steps(part for pair in fields.items() if pair[0].startswith(STEP) for part in pair),
+        duplicates=fields.number(b"duplicates"),
+    )
+
+
+def read_steps(flat: Iterable[Value]) -> Mapping[str, bytes]:
+    """Read finished steps from their fields and values."""
+    return MappingProxyType({name.removeprefix(STEP).decode(): bytes(value) for name, value in _pairs(flat)})
+
+
+def _pairs(flat: Iterable[Value]) -> Iterable[tuple[bytes, Value]]:
+    parts = iter(flat)
+    return zip(parts, parts, strict=True)  # type: ignore[arg-type]  # a field's name is bytes
+
+
+def _failure(text: bytes | str | None) -> Failure | None:
+    return decode(text, Failure) if text else None
+
+
+def _progress(text: bytes | None) -> Progress | None:
+    return decode(text, Progress) if text else None
+
+
+def _past(text: bytes | None) -> tuple[Attempt, ...]:
+    if text is None:
+        return ()
+    rows: list[tuple[int, int, str, int, int, str, str]] = decode(text, list[tuple[int, int, str, int, int, str, str]])
+    return tuple(
+        Attempt(
+            number=number,
+            fence=fence,
+            worker=worker,
+            begun_at=instant(begun_at),
+            ended_at=instant(ended_at),
+            cause=Cause(cause),
+            error=_failure(error),
+        )
+        for number, fence, worker, begun_at, ended_at, cause, error in rows
+    )

@@ -1,0 +1,23 @@
+-- renew: running -> running, until later
+-- in: now, then of each lease: id, fence, holder, duration
+-- out: of each lease: lease_until and '1' if a cancel is requested, else '' | its state, or '' if it is not known, and false
+
+local answers = {}
+for i = 2, #ARGV, 4 do
+  local id, fence, holder, duration = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
+  local name = ns .. 'job:' .. id
+  local state, fenced_by, held_by, lease_until, cancel_requested =
+    unpack(call('HMGET', name, 'state', 'fence', 'holder', 'lease_until', 'cancel_requested'))
+  if state == RUNNING and fenced_by == fence and held_by == holder then
+    lease_until = digits(math.max(tonumber(lease_until), now + duration))
+    call('HSET', name, 'lease_until', lease_until)
+    call('ZADD', ns .. 'due', lease_until, id)
+    answers[#answers + 1] = lease_until
+    answers[#answers + 1] = cancel_requested or ''
+  else
+    local job = readable(known(id))
+    answers[#answers + 1] = job and job.state or ''
+    answers[#answers + 1] = false
+  end
+end
+return answers
