@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from oncelery.testing.conformance.auditing import Auditing
 from oncelery.testing.conformance.cells import Table
 from oncelery.testing.conformance.dead_letters import Burying
 from oncelery.testing.conformance.ending import Cancelling, Completing, Releasing, Remembering
 from oncelery.testing.conformance.owning import Fencing, Owning, Recording, Renewing
+from oncelery.testing.conformance.payloads import Payloads
 from oncelery.testing.conformance.publishing import Replacing, Reserving, Trailing
+from oncelery.testing.conformance.reading import Finding, Opening, Pruning, Tallying
 from oncelery.testing.conformance.running import Beginning, Crashing, Ephemeral
+from oncelery.testing.conformance.sweeping import LostMessages, LostWorkers, Receiving
 
 
 class StoreConformance(
@@ -27,5 +31,14 @@ class StoreConformance(
     Burying,
     Cancelling,
     Remembering,
+    LostMessages,
+    LostWorkers,
+    Receiving,
+    Finding,
+    Auditing,
+    Tallying,
+    Pruning,
+    Opening,
+    Payloads,
 ):
     """Every promise of `oncelery.stores.base`, as tests; see the package's docstring for how to bind a store."""

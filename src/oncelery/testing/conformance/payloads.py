@@ -1,0 +1,204 @@
+"""What is given comes back: byte for byte, and whatever the text is made of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from oncelery.answers import Existing
+from oncelery.job import Cause, Failure, OnDuplicate, Progress, Query, Reason
+from oncelery.settlement import Bury
+from oncelery.stores.base import PUBLISH_GRACE, Store
+from oncelery.testing.clock import FakeClock
+from oncelery.testing.conformance.acts import (
+    JOB,
+    KEY,
+    OTHER,
+    accepted,
+    buried,
+    complete,
+    completed,
+    granted,
+    release,
+    reserve,
+    running,
+    seen,
+    work,
+)
+from oncelery.testing.conformance.fixtures import Fixtures
+
+ODD_BYTES = {
+    "empty": b"",
+    "one NUL": b"\x00",
+    "NUL within": b"a\x00b",
+    "not UTF-8": b"\xff\xfe\xc3(",
+    "every byte": bytes(range(256)),
+    "quotes and line ends": b"'\"\\\r\n\t%s$1{}",
+    "looks like null": b"null",
+    "a megabyte": bytes(range(256)) * 4096,
+}
+
+ODD_TEXTS = {
+    "braces": "{tag}{other}",
+    "colons and slashes": "a:b::c/d|e,f;g",
+    "line ends": "first\nsecond\r\n\tthird",
+    "quotes": 'it\'s "quoted" `so` \\ $1 %s',
+    "not Latin": "注文-Größe-заказ-🛒",
+    "combining": "e\u0301 is not é",
+    "glob": "*?[a-z]_%",
+    "looks like a number": "007",
+    "looks like null": "null",
+    "spaces": "  spaces  ",
+    "long": "x" * 500,
+}
+
+odd_bytes = pytest.mark.parametrize("value", ODD_BYTES.values(), ids=ODD_BYTES.keys())
+odd_texts = pytest.mark.parametrize("text", ODD_TEXTS.values(), ids=ODD_TEXTS.keys())
+
+
+class Payloads(Fixtures):
+    """Bytes are kept as they are, and text is never taken for syntax."""
+
+    @odd_bytes
+    def test_a_result_comes_back_byte_for_byte(self, store: Store, value: bytes) -> None:
+        completed(store, result=value)
+
+        answer = reserve(store, OTHER)
+
+        assert isinstance(answer, Existing)
+        assert answer.job.result == value == seen(store).result
+
+    @odd_bytes
+    def test_a_body_comes_back_byte_for_byte(self, store: Store, clock: FakeClock, value: bytes) -> None:
+        accepted(store, body=b"old")
+        reserve(store, OTHER, on_duplicate=OnDuplicate.TRAIL, body=value)
+        clock.now += PUBLISH_GRACE
+
+        assert [job.body for job in store.due(limit=1, empty_queues={"celery"})] == [value]
+        assert granted(store).body == value
+
+    def test_no_body_is_not_an_empty_one(self, store: Store) -> None:
+        accepted(store, "none", "key 1", body=None)
+        accepted(store, "empty", "key 2", body=b"")
+
+        assert (seen(store, "none").body, seen(store, "empty").body) == (None, b"")
+
+    @odd_bytes
+    def test_a_step_comes_back_byte_for_byte(self, store: Store, value: bytes) -> None:
+        lease = running(store)
+        store.record(lease, step=("paid", value))
+        release(store, lease, Cause.RETRY)
+
+        assert dict(granted(store, holder="second").steps) == {"paid": value}
+
+    @odd_texts
+    def test_every_text_comes_back_as_it_was_given(self, store: Store, text: str) -> None:
+        job = accepted(store, text, text, task=text, scope=text, queue=text, caller=text, digest=text)
+        lease = running(store, work(text, text), holder=text, worker=text)
+        store.record(lease, step=(text, b"value"), progress=Progress(done=1, stage=text, message=text))
+
+        kept = seen(store, text)
+
+        assert [job.id, job.key, job.task, job.scope, job.queue, job.caller, job.digest] == [text] * 7
+        assert (kept.holder, kept.worker, dict(kept.steps)) == (text, text, {text: b"value"})
+        assert kept.progress == Progress(done=1, stage=text, message=text)
+        assert (lease.job_id, lease.key, lease.task, lease.scope, lease.holder) == (text,) * 5
+        assert store.last(text) == kept
+        assert store.find(Query(task=text, scope=text)).items == (kept,)
+
+    @odd_texts
+    def test_every_text_tells_queues_tasks_and_callers_apart(self, store: Store, clock: FakeClock, text: str) -> None:
+        accepted(store, "a", "key 1", task=text, queue=text, scope=text)
+        accepted(store, "b", "key 2", task="plain", queue="plain")
+        reserve(store, OTHER, "key 1", caller=text)
+        store.count({(text, text): 2, (text, "plain"): 1})
+        clock.now += PUBLISH_GRACE
+
+        assert [job.id for job in store.due(limit=10, empty_queues={text})] == ["a"]
+        assert [job.id for job in store.find(Query(task=text)).items] == ["a"]
+        assert [duplicate.caller for duplicate in store.duplicates(task=text, scope=text).items] == [text]
+        assert [(count.task, count.scope) for count in store.duplicate_counts(since=clock.now)] == [(text, text)]
+        assert dict(store.tally().decisions) == {(text, text): 2, (text, "plain"): 1}
+
+    @odd_texts
+    def test_every_text_of_an_error_or_a_reason_is_kept(self, store: Store, text: str) -> None:
+        failure = Failure(type=text, message=text, traceback=text)
+        release(store, running(store), Cause.RETRY, error=failure)
+        store.settle(running(store, holder="second"), Bury(reason=Reason.FAILED, error=failure))
+        accepted(store, OTHER, "another key")
+        store.cancel(OTHER, reason=text)
+
+        assert (seen(store).error, seen(store).past[0].error) == (failure, failure)
+        assert seen(store, OTHER).reason == text
+
+    def test_keys_that_look_alike_are_not_the_same(self, store: Store) -> None:
+        keys = [
+            "k",
+            "K",
+            "k ",
+            " k",
+            "k:",
+            "k\n",
+            "{k}",
+            "k:job",
+            "\N{FULLWIDTH LATIN SMALL LETTER K}",
+            "k\u0301",
+            "*",
+            "k*",
+        ]
+
+        for key in keys:
+            accepted(store, f"job of {key}", key)
+
+        assert [store.last(key) for key in keys] == [seen(store, f"job of {key}") for key in keys]
+
+    def test_an_id_may_look_like_a_key_and_a_key_like_an_id(self, store: Store) -> None:
+        accepted(store, "a", "b")
+        accepted(store, "b", "a")
+
+        assert (seen(store, "a").key, seen(store, "b").key) == ("b", "a")
+        assert store.last("a") == seen(store, "b")
+
+    def test_two_scopes_never_meet_when_they_are_part_of_the_key(self, store: Store) -> None:
+        accepted(store, "a", "acme:charge", scope="acme")
+        accepted(store, "b", "acme:charge:", scope="acme:")
+
+        assert running(store, work("a", "acme:charge")).scope == "acme"
+        assert running(store, work("b", "acme:charge:")).scope == "acme:"
+
+    def test_steps_with_odd_names_do_not_meet(self, store: Store) -> None:
+        lease = running(store)
+        names = ["", "0", "1", "a.b", "a", "result", "state", "fence", "{}", "ä", "a\nb"]
+        for name in names:
+            store.record(lease, step=(name, name.encode()))
+
+        assert dict(seen(store).steps) == {name: name.encode() for name in names}
+        assert seen(store).fence == lease.fence
+
+    @pytest.mark.parametrize("done", [0, 0.1, 1 / 3, 1e-9, 2**53, 12345.678])
+    def test_numbers_of_progress_are_exact(self, store: Store, done: float) -> None:
+        lease = running(store)
+
+        store.record(lease, progress=Progress(done=done, total=done * 2))
+
+        assert seen(store).progress == Progress(done=done, total=done * 2)
+
+    def test_a_body_given_at_a_revival_comes_back_byte_for_byte(self, store: Store) -> None:
+        buried(store)
+        store.revive(JOB, body=ODD_BYTES["every byte"])
+
+        assert granted(store, holder="second").body == ODD_BYTES["every byte"]
+
+    def test_hundreds_of_steps_are_kept(self, store: Store) -> None:
+        lease = running(store)
+        for number in range(300):
+            store.record(lease, step=(f"step {number}", str(number).encode()))
+
+        assert len(granted(store).steps) == 300
+
+    def test_a_lease_that_was_written_out_and_read_back_still_holds(self, store: Store) -> None:
+        lease = running(store)
+
+        assert complete(store, replace(lease)).state == "completed"
+        assert store.last(KEY) == seen(store)

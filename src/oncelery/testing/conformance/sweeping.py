@@ -1,0 +1,389 @@
+"""What the sweeper finds: jobs whose message or worker was lost; and deliveries that start nothing."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from oncelery.answers import Absent, Buried, Busy, Cancelled, Counted, Fenced, Finished, Settled
+from oncelery.job import Cause, OnDuplicate, Reason, State
+from oncelery.settlement import Complete
+from oncelery.stores.base import PUBLISH_GRACE, SLOW_CHECK, Store
+from oncelery.testing.clock import FakeClock
+from oncelery.testing.conformance.acts import (
+    INSTANT,
+    JOB,
+    LEASE,
+    OTHER,
+    accepted,
+    begin,
+    buried,
+    complete,
+    completed,
+    lapsed,
+    release,
+    reserve,
+    running,
+    seen,
+    work,
+)
+from oncelery.testing.conformance.fixtures import Fixtures
+
+EMPTY = frozenset({"celery"})
+
+
+def swept(store: Store, *, limit: int = 100, empty: frozenset[str] = frozenset()) -> list[str]:
+    """Give the ids of the jobs that are due now."""
+    return [job.id for job in store.due(limit=limit, empty_queues=empty)]
+
+
+class LostMessages(Fixtures):
+    """A queued job is published again by a sign that its message is missing, and not for its age."""
+
+    def test_a_backlog_is_not_published_again(self, store: Store, clock: FakeClock) -> None:
+        for number in range(100):
+            accepted(store, f"job {number}", f"key {number}")
+        clock.now += SLOW_CHECK - INSTANT
+
+        assert swept(store) == []
+
+    def test_by_an_empty_queue_a_job_is_due_when_its_grace_is_over(self, store: Store, clock: FakeClock) -> None:
+        accepted(store)
+
+        clock.now += PUBLISH_GRACE - INSTANT
+        assert swept(store, empty=EMPTY) == []
+        clock.now += INSTANT
+        assert swept(store, empty=EMPTY) == [JOB]
+
+    def test_an_empty_queue_says_nothing_of_another(self, store: Store, clock: FakeClock) -> None:
+        accepted(store, queue="slow")
+        clock.now += PUBLISH_GRACE
+
+        assert swept(store, empty=EMPTY) == []
+        assert swept(store, empty=EMPTY | {"slow"}) == [JOB]
+
+    def test_by_the_watermark_a_job_is_due_when_one_that_was_sent_later_has_begun(
+        self, store: Store, clock: FakeClock
+    ) -> None:
+        accepted(store, "lost", "key 1")
+        clock.now += INSTANT
+        accepted(store, "overtook", "key 2")
+        clock.now += INSTANT
+        accepted(store, "behind the mark", "key 3")
+        running(store, work("overtook", "key 2"))
+
+        clock.now += PUBLISH_GRACE
+
+        assert swept(store) == ["lost"]
+
+    def test_by_the_watermark_no_job_is_due_within_its_grace(self, store: Store, clock: FakeClock) -> None:
+        accepted(store, "lost", "key 1")
+        clock.now += PUBLISH_GRACE - INSTANT
+        accepted(store, "overtook", "key 2")
+        running(store, work("overtook", "key 2"))
+
+        assert swept(store) == []
+        clock.now += INSTANT
+        assert swept(store) == ["lost"]
+
+    def test_the_watermark_of_a_queue_says_nothing_of_another(self, store: Store, clock: FakeClock) -> None:
+        accepted(store, queue="slow")
+        clock.now += INSTANT
+        completed(store, work(OTHER, "another key"))
+        clock.now += PUBLISH_GRACE
+
+        assert swept(store) == []
+
+    def test_only_the_first_grant_of_a_job_moves_the_watermark(self, store: Store, clock: FakeClock) -> None:
+        lease = running(store, work("old hand", "key 1"))
+        clock.now += INSTANT
+        accepted(store, "newcomer", "key 2")
+        clock.now += INSTANT
+        release(store, lease, Cause.RETRY)
+        running(store, work("old hand", "key 1"), holder="second")
+
+        clock.now += PUBLISH_GRACE
+
+        assert "newcomer" not in swept(store)
+
+    def test_without_a_sign_a_job_is_due_at_the_slow_check(self, store: Store, clock: FakeClock) -> None:
+        accepted(store)
+
+        clock.now += SLOW_CHECK - INSTANT
+        assert swept(store) == []
+        clock.now += INSTANT
+        assert swept(store) == [JOB]
+
+    def test_a_delayed_job_counts_as_sent_when_its_time_has_come(self, store: Store, clock: FakeClock) -> None:
+        accepted(store, delay=SLOW_CHECK * 2)
+
+        clock.now += SLOW_CHECK * 2 + PUBLISH_GRACE - INSTANT
+        assert swept(store, empty=EMPTY) == []
+        clock.now += INSTANT
+        assert swept(store, empty=EMPTY) == [JOB]
+
+    def test_a_released_job_counts_as_sent_when_its_delay_is_over(self, store: Store, clock: FakeClock) -> None:
+        release(store, running(store), Cause.RETRY, delay=SLOW_CHECK * 2)
+
+        clock.now += SLOW_CHECK * 2 + PUBLISH_GRACE - INSTANT
+        assert swept(store, empty=EMPTY) == []
+        clock.now += INSTANT
+        assert swept(store, empty=EMPTY) == [JOB]
+
+    def test_a_revived_job_counts_as_sent_when_it_was_revived(self, store: Store, clock: FakeClock) -> None:
+        buried(store)
+        clock.advance(hours=5)
+        store.revive(JOB)
+
+        clock.now += PUBLISH_GRACE - INSTANT
+        assert swept(store, empty=EMPTY) == []
+        clock.now += INSTANT
+        assert swept(store, empty=EMPTY) == [JOB]
+
+    def test_a_job_published_again_and_again_waits_longer_each_time(self, store: Store, clock: FakeClock) -> None:
+        accepted(store)
+        clock.now += PUBLISH_GRACE
+        assert swept(store, empty=EMPTY) == [JOB]
+
+        for times in range(1, 11):
+            clock.now += min(PUBLISH_GRACE * 2**times, SLOW_CHECK) - INSTANT
+            assert swept(store, empty=EMPTY) == []
+            clock.now += INSTANT
+            assert swept(store) == [JOB], times
+
+    def test_a_grant_ends_the_waiting_between_publications(self, store: Store, clock: FakeClock) -> None:
+        accepted(store)
+        for wait in (1, 2, 4, 8):
+            clock.now += PUBLISH_GRACE * wait
+            assert swept(store, empty=EMPTY) == [JOB]
+        release(store, running(store), Cause.RETRY)
+
+        clock.now += PUBLISH_GRACE
+
+        assert swept(store, empty=EMPTY) == [JOB]
+
+    def test_the_reply_of_due_may_be_lost(self, store: Store, clock: FakeClock) -> None:
+        accepted(store)
+        clock.now += PUBLISH_GRACE
+        store.due(limit=10, empty_queues=EMPTY)
+        assert swept(store, empty=EMPTY) == []
+
+        clock.now += PUBLISH_GRACE * 2
+
+        assert swept(store) == [JOB]
+
+    def test_what_is_over_the_limit_is_due_at_the_next_call(self, store: Store, clock: FakeClock) -> None:
+        for number in range(5):
+            accepted(store, f"job {number}", f"key {number}")
+            clock.now += INSTANT
+        clock.now += SLOW_CHECK
+
+        first, second, third = swept(store, limit=2), swept(store, limit=2), swept(store, limit=2)
+
+        assert (len(first), len(second), len(third)) == (2, 2, 1)
+        assert sorted(first + second + third) == [f"job {number}" for number in range(5)]
+
+    def test_the_limit_holds_for_signs_as_well(self, store: Store, clock: FakeClock) -> None:
+        for number in range(5):
+            accepted(store, f"job {number}", f"key {number}")
+        clock.now += PUBLISH_GRACE
+
+        first, second = swept(store, limit=3, empty=EMPTY), swept(store, limit=3, empty=EMPTY)
+
+        assert (len(first), sorted(first + second)) == (3, [f"job {number}" for number in range(5)])
+
+    def test_a_due_job_carries_its_newest_body(self, store: Store, clock: FakeClock) -> None:
+        accepted(store, body=b"old")
+        reserve(store, OTHER, on_duplicate=OnDuplicate.TRAIL, body=b"new")
+        clock.now += PUBLISH_GRACE
+
+        jobs = store.due(limit=10, empty_queues=EMPTY)
+
+        assert list(jobs) == [seen(store)]
+        assert jobs[0].body == b"new"
+
+    def test_to_be_due_is_no_transition(self, store: Store, clock: FakeClock) -> None:
+        job = accepted(store)
+        clock.now += PUBLISH_GRACE
+
+        assert list(store.due(limit=10, empty_queues=EMPTY)) == [job] == [seen(store)]
+
+    def test_a_job_that_waits_behind_another_is_not_due(self, store: Store, clock: FakeClock) -> None:
+        lease = running(store)
+        accepted(store, OTHER, on_duplicate=OnDuplicate.TRAIL)
+        clock.now += SLOW_CHECK * 3
+        store.renew([lease])
+
+        assert swept(store, empty=EMPTY) == []
+
+    def test_a_job_that_waited_is_due_without_a_sign_soon_after_its_front_has_ended(
+        self, store: Store, clock: FakeClock
+    ) -> None:
+        lease = running(store)
+        accepted(store, OTHER, on_duplicate=OnDuplicate.TRAIL)
+        complete(store, lease)
+
+        clock.now += PUBLISH_GRACE - INSTANT
+        assert swept(store) == []
+        clock.now += INSTANT
+        assert swept(store) == [OTHER]
+
+    def test_ended_jobs_are_never_due(self, store: Store, clock: FakeClock) -> None:
+        completed(store, work("a", "key 1"))
+        buried(store, work("b", "key 2"))
+        accepted(store, "c", "key 3")
+        store.cancel("c", reason="not wanted")
+        clock.advance(days=2)
+
+        assert swept(store, empty=EMPTY) == []
+
+
+class LostWorkers(Fixtures):
+    """A run whose lease has lapsed is published again; until somebody begins, it may still win."""
+
+    def test_a_run_is_due_when_its_lease_has_lapsed_and_not_before(self, store: Store, clock: FakeClock) -> None:
+        lease = running(store)
+
+        clock.now = lease.until - INSTANT
+        assert swept(store, empty=EMPTY) == []
+        clock.now = lease.until
+        assert swept(store) == [JOB]
+
+    def test_a_renewed_run_is_due_when_its_new_lease_has_lapsed(self, store: Store, clock: FakeClock) -> None:
+        lease = running(store)
+        clock.advance(seconds=20)
+        store.renew([lease])
+
+        clock.now = lease.until
+        assert swept(store) == []
+        clock.advance(seconds=20)
+        assert swept(store) == [JOB]
+
+    def test_a_lapsed_run_that_is_renewed_is_due_no_more(self, store: Store, clock: FakeClock) -> None:
+        lease = lapsed(store, clock)
+        store.renew([lease])
+
+        assert swept(store, empty=EMPTY) == []
+
+    def test_a_due_run_is_neither_ended_nor_fenced(self, store: Store, clock: FakeClock) -> None:
+        lease = lapsed(store, clock)
+        before = seen(store)
+
+        assert swept(store) == [JOB]
+        assert seen(store) == before
+        assert complete(store, lease) == Settled(State.COMPLETED)
+
+    def test_a_lapsed_run_that_nobody_takes_is_due_again(self, store: Store, clock: FakeClock) -> None:
+        lapsed(store, clock)
+        assert swept(store) == [JOB]
+
+        clock.now += PUBLISH_GRACE * 2 - INSTANT
+        assert swept(store, empty=EMPTY) == []
+        clock.now += INSTANT
+        assert swept(store) == [JOB]
+
+    def test_a_run_taken_over_is_due_when_that_lease_lapses_too(self, store: Store, clock: FakeClock) -> None:
+        lapsed(store, clock)
+        swept(store)
+        lease = running(store, holder="second")
+
+        clock.now = lease.until - INSTANT
+        assert swept(store, empty=EMPTY) == []
+        clock.now = lease.until
+        assert swept(store) == [JOB]
+
+    def test_a_lapsed_run_that_was_asked_to_cancel_ends_here(self, store: Store, clock: FakeClock) -> None:
+        lease = running(store)
+        store.cancel(JOB, reason="not wanted")
+
+        clock.now = lease.until - INSTANT
+        assert swept(store) == []
+        assert seen(store).state is State.RUNNING
+        clock.now = lease.until
+        assert swept(store) == []
+        assert (seen(store).state, seen(store).reason) == (State.CANCELLED, "not wanted")
+        assert [attempt.cause for attempt in seen(store).past] == [Cause.LAPSE]
+        assert store.settle(lease, Complete(result=b"late")) == Fenced(State.CANCELLED)
+
+    def test_a_lapsed_run_with_an_empty_body_ends_here(self, store: Store, clock: FakeClock) -> None:
+        lapsed(store, clock, work(body=b""))
+
+        assert swept(store) == []
+        assert (seen(store).state, seen(store).reason) == (State.CANCELLED, "lapsed")
+
+    def test_a_run_that_ends_here_lets_the_one_behind_it_begin(self, store: Store, clock: FakeClock) -> None:
+        lease = running(store)
+        accepted(store, OTHER, on_duplicate=OnDuplicate.TRAIL)
+        store.cancel(JOB, reason="not wanted")
+        clock.now = lease.until
+
+        assert swept(store) == []
+        assert running(store, work(OTHER), holder="second").fence > lease.fence
+
+    def test_nobody_but_a_run_of_the_same_id_takes_over(self, store: Store, clock: FakeClock) -> None:
+        lapsed(store, clock)
+        swept(store)
+
+        assert isinstance(begin(store, work(OTHER), holder="second"), Busy)
+        assert running(store, holder="second", lease=LEASE).attempt == 2
+
+
+class Receiving(Fixtures):
+    """A delivery that leads to no run is counted; a job that never starts is buried."""
+
+    def test_deliveries_of_a_queued_job_are_counted(self, store: Store) -> None:
+        before = accepted(store)
+
+        assert store.received(JOB, limit=2) == Counted(1)
+        assert store.received(JOB, limit=2) == Counted(2)
+        assert seen(store) == before
+
+    def test_over_the_limit_the_job_is_buried_as_never_started(self, store: Store, clock: FakeClock) -> None:
+        accepted(store)
+        store.received(JOB, limit=1)
+        clock.advance(seconds=5)
+
+        answer = store.received(JOB, limit=1)
+
+        job = seen(store)
+        assert answer == Buried(job)
+        assert (job.state, job.reason, job.body) == (State.BURIED, Reason.NEVER_STARTED, b"message")
+        assert (job.settled_at, job.changed_at) == (clock.now, clock.now)
+        assert store.received(JOB, limit=1) == Finished(job)
+
+    def test_a_revived_job_is_counted_anew(self, store: Store) -> None:
+        accepted(store)
+        store.received(JOB, limit=0)
+        store.revive(JOB)
+
+        assert store.received(JOB, limit=1) == Counted(1)
+
+    def test_a_running_job_is_not_counted(self, store: Store) -> None:
+        running(store)
+
+        assert store.received(JOB, limit=0) == Counted(0)
+        assert seen(store).state is State.RUNNING
+
+    def test_an_ended_or_unknown_job_is_told(self, store: Store) -> None:
+        completed(store, work("a", "key 1"))
+        accepted(store, "b", "key 2")
+        store.cancel("b", reason="not wanted")
+
+        assert store.received("a", limit=0) == Finished(seen(store, "a"))
+        assert store.received("b", limit=0) == Cancelled(seen(store, "b"))
+        assert store.received("unheard of", limit=0) == Absent()
+        assert seen(store, "a").duplicates == 0
+
+    def test_a_job_buried_while_it_waited_leaves_its_place_to_another(self, store: Store) -> None:
+        lease = running(store)
+        accepted(store, OTHER, on_duplicate=OnDuplicate.TRAIL)
+        store.received(OTHER, limit=0)
+
+        accepted(store, "third", on_duplicate=OnDuplicate.TRAIL)
+
+        assert complete(store, lease).next_id == "third"
+
+    def test_a_job_released_by_a_crash_may_be_received_and_begin(self, store: Store) -> None:
+        release(store, running(store), Cause.CRASH, delay=timedelta(0))
+
+        assert store.received(JOB, limit=3) == Counted(1)
+        assert running(store, holder="second").attempt == 2
