@@ -1,0 +1,91 @@
+-- begin: (absent | queued | running with a lapsed lease) -> running, a higher fence
+--        running with a lapsed lease -> buried (too many crashes, or held) | cancelled (as requested)
+-- in: the submission, safe, holder, worker, lease, max_crashes, hold, now (null = server clock)
+-- out: one row: the answer's name, and the job (of a grant without its body, unless that was amended)
+CREATE OR REPLACE FUNCTION begin(
+  p_id text, p_key text, p_task text, p_body bytea, p_digest text, p_scope text, p_queue text, p_caller text,
+  p_retention interval, p_history interval, p_safe boolean,
+  p_holder text, p_worker text, p_lease interval, p_max_crashes integer, p_hold boolean, p_now timestamptz,
+  OUT answer text, OUT job jobs
+) LANGUAGE plpgsql SET search_path FROM CURRENT SET lock_timeout = '5s' AS $$
+DECLARE
+  now timestamptz;
+  v_meets boolean;
+  v_differ boolean;
+BEGIN
+  IF p_safe THEN
+    PERFORM commit_safely();
+  END IF;
+  job := hold(p_id, p_key);
+  now := coalesce(p_now, clock_timestamp());
+
+  IF job.id IS NULL OR job.expires_at <= now THEN
+    job := keeper(p_key, now);
+    IF job.state = 'running' AND job.lease_until <= now AND job.body = '' THEN
+      PERFORM end_lapsed(job.id, now);
+      job := keeper(p_key, now);
+    END IF;
+    v_meets := job.id IS NOT NULL;
+    IF NOT v_meets AND p_body IS NULL THEN
+      answer := 'Absent';
+      RETURN;
+    ELSIF NOT v_meets THEN
+      job := accept(
+        p_id, p_key, p_task, p_body, p_digest, p_scope, p_queue, p_caller, '0', p_retention, p_history, NULL, now
+      );
+    END IF;
+  ELSE
+    v_meets := job.state IN ('completed', 'buried')
+      OR (job.state = 'running' AND job.holder <> p_holder AND job.lease_until > now);
+  END IF;
+
+  IF v_meets THEN
+    v_differ := job.id <> p_id AND differ(p_digest, job.digest);
+    answer := CASE
+      WHEN v_differ THEN 'Mismatched' WHEN job.state IN ('completed', 'buried') THEN 'Finished' ELSE 'Busy'
+    END;
+    job := count_duplicate(job.id, p_caller, CASE
+      WHEN v_differ THEN 'refused' WHEN job.state = 'completed' THEN 'replayed' WHEN job.state = 'buried' THEN 'buried'
+      ELSE 'busy'
+    END, now);
+    RETURN;
+  ELSIF job.state = 'cancelled' THEN
+    answer := 'Cancelled';
+    RETURN;
+  ELSIF job.state = 'queued' AND (job.behind <> '' OR job.not_before > now) THEN
+    answer := 'Later';
+    RETURN;
+  ELSIF job.state = 'running' AND job.holder <> p_holder AND job.cancel_requested THEN
+    job := end_lapsed(job.id, now);
+    answer := 'Cancelled';
+    RETURN;
+  ELSIF job.state = 'running' AND job.holder <> p_holder THEN
+    job := end_run(job.id, 'lapse', NULL, now);
+  END IF;
+
+  IF job.crashed AND (job.crashes > p_max_crashes OR p_hold) THEN
+    job := finish(
+      job.id, 'buried', now, CASE WHEN job.crashes > p_max_crashes THEN 'crashed' ELSE 'outcome unknown' END,
+      p_superseded => true
+    );
+    answer := 'Finished';
+    RETURN;
+  END IF;
+
+  IF job.begun_at IS NULL THEN
+    PERFORM move_watermark(job.queue, job.sent_at);
+  END IF;
+  IF job.state <> 'running' OR job.holder <> p_holder THEN
+    UPDATE jobs SET
+      state = 'running', changed_at = now, begun_at = now, not_before = NULL,
+      lease_until = now + p_lease, next_check = now + p_lease,
+      holder = p_holder, worker = p_worker, attempt = attempt + 1,
+      fence = greatest(fence + 1, (extract(epoch FROM now) * 1000000)::bigint),
+      received = 0, resent = 0, crashed = false
+    WHERE id = job.id RETURNING * INTO job;
+  END IF;
+  IF NOT job.amended THEN
+    job.body := NULL;
+  END IF;
+  answer := 'Granted';
+END $$;

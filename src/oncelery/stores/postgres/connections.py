@@ -1,0 +1,179 @@
+"""This process's connections: opened at need, bounded in time, re-opened after a loss, never shared with a forked child."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg import sql
+from psycopg.rows import tuple_row
+from psycopg_pool import ConnectionPool
+
+from oncelery.stores.postgres import wire
+from oncelery.stores.postgres.address import Address
+from oncelery.stores.postgres.faults import connection_is_lost, may_be_sent_again
+from oncelery.stores.postgres.rows import Row
+
+T = TypeVar("T")
+
+#: How long to wait for the server to accept a connection, or for one of ours to be free.
+CONNECT_SECONDS = 5
+
+#: How long a statement may take; the server then ends it. A frozen server cannot: then we stop listening.
+STATEMENT_SECONDS = 10
+SILENCE_SECONDS = STATEMENT_SECONDS + 2
+
+#: Pauses before a statement that was lost with its connection is sent again. Every verb may be sent twice.
+RESEND_AFTER_SECONDS = (0.0, 0.1, 0.3, 1.0)
+
+#: How long a verb may go on sending again.
+PATIENCE_SECONDS = 10
+
+
+class Connections:
+    """A small pool that opens at the first statement."""
+
+    def __init__(self, address: Address, *, check: Callable[[psycopg.Connection[Row]], None]) -> None:
+        self._address = address
+        self._check = check
+        self._start_anew()
+        _all.add(self)
+
+    def fetch(self, statement: sql.Composed, values: Sequence[object]) -> list[Row]:
+        """Run a statement as a transaction of its own, in one round trip; send it again if its connection is lost."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        pauses = iter(RESEND_AFTER_SECONDS)
+        while True:
+            try:
+                return self._fetch(statement, values)
+            except psycopg.Error as error:
+                pause = next(pauses, None)
+                if pause is None or not may_be_sent_again(error) or time.monotonic() + pause > deadline:
+                    raise
+            time.sleep(pause)
+
+    def open(self) -> ConnectionPool[BoundedConnection]:
+        """Give the pool; first connect once by hand, which tells why it fails, as a pool does not."""
+        asked_at = time.monotonic()
+        with self._lock:
+            if self._pool is None:
+                # Where many threads ask for a server that does not answer, one waits for it in the place of all.
+                if self._failure and self._failed_at > asked_at:
+                    raise self._failure
+                try:
+                    with self.connect() as connection:
+                        self._check(connection)
+                except psycopg.Error as error:
+                    self._failure, self._failed_at = error, time.monotonic()
+                    raise
+                self._pool = self._new_pool()
+            return self._pool
+
+    def connect(self) -> BoundedConnection:
+        """Open one connection outside the pool."""
+        return BoundedConnection.connect(self._address.conninfo, **self._options())
+
+    def close(self) -> None:
+        """Close all connections; the next statement opens new ones."""
+        with self._lock:
+            pool, self._pool = self._pool, None
+        if pool:
+            pool.close()
+
+    def _fetch(self, statement: sql.Composed, values: Sequence[object]) -> list[Row]:
+        pool = self._pool or self.open()
+        connection = pool.getconn()
+        try:
+            return connection.execute(statement, values, binary=True).fetchall()
+        except psycopg.Error as error:
+            if connection_is_lost(error):
+                connection.close()
+                self._give_up(pool)
+            raise
+        finally:
+            pool.putconn(connection)
+
+    def _give_up(self, pool: ConnectionPool[BoundedConnection]) -> None:
+        # A server that has closed one connection has most likely closed all.
+        with self._lock:
+            if self._pool is not pool:
+                return
+            self._pool = None
+        pool.close(timeout=0)
+
+    def _new_pool(self) -> ConnectionPool[BoundedConnection]:
+        pool = ConnectionPool(
+            self._address.conninfo,
+            connection_class=BoundedConnection,
+            kwargs=self._options(),
+            configure=wire.adapt,
+            min_size=0,
+            max_size=self._address.connections,
+            timeout=CONNECT_SECONDS,
+            reconnect_timeout=CONNECT_SECONDS,
+            num_workers=1,
+            name="oncelery",
+            open=True,
+        )
+        return pool
+
+    def _options(self) -> dict[str, Any]:
+        options: dict[str, Any] = {
+            "autocommit": True,
+            "connect_timeout": CONNECT_SECONDS,
+            "fallback_application_name": "oncelery",
+            "row_factory": tuple_row,
+        }
+        if self._address.pgbouncer:
+            return options | {"prepare_threshold": None}
+        ours = f"-c statement_timeout={STATEMENT_SECONDS}s"
+        return options | {"options": f"{ours} {self._address.options}"}
+
+    def _start_anew(self) -> None:
+        self._lock = threading.Lock()
+        self._pool: ConnectionPool[BoundedConnection] | None = None
+        self._failure: psycopg.Error | None = None
+        self._failed_at = 0.0
+
+    def after_fork(self) -> None:
+        """Leave the parent's connections to the parent: a word on them, even of farewell, would be heard as its own."""
+        _inherited.append(self._pool)
+        self._start_anew()
+
+
+class BoundedConnection(psycopg.Connection[Row]):
+    """Stops listening to a server that does not answer at all, such as a frozen one."""
+
+    def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
+        """Wait for an answer, for so long."""
+        return super().wait(_bounded(gen), *args, **kwargs)
+
+
+def _bounded(steps: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
+    deadline = time.monotonic() + SILENCE_SECONDS
+    try:
+        wanted = next(steps)
+        while True:
+            ready = yield wanted
+            if time.monotonic() > deadline:
+                raise psycopg.OperationalError(f"no answer for {SILENCE_SECONDS} seconds")
+            wanted = steps.send(ready)
+    except StopIteration as end:
+        return end.value
+
+
+_all: weakref.WeakSet[Connections] = weakref.WeakSet()
+_inherited: list[object] = []
+
+
+def _after_fork() -> None:
+    for connections in list(_all):
+        connections.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,205 @@
+-- One job, and each way it can change: what the verbs are made of. Each changes rows that its verb has locked.
+--
+-- Locks are taken in one order, so that no two verbs wait for each other: the key (an advisory lock, which also stands
+-- for a key that has no job yet), then rows. renew, due and prune take rows only, and skip those that are locked.
+
+-- How long a message may be under way, and when to publish again whatever the signs: as in stores/base.py.
+CREATE OR REPLACE FUNCTION publish_grace() RETURNS interval LANGUAGE sql IMMUTABLE RETURN interval '10 seconds';
+CREATE OR REPLACE FUNCTION slow_check() RETURNS interval LANGUAGE sql IMMUTABLE RETURN interval '1 hour';
+
+-- How many unfinished attempts a job remembers: as in job.py.
+CREATE OR REPLACE FUNCTION past_kept() RETURNS integer LANGUAGE sql IMMUTABLE RETURN 20;
+
+-- How long the audit of duplicates goes back.
+CREATE OR REPLACE FUNCTION audit_kept() RETURNS interval LANGUAGE sql IMMUTABLE RETURN interval '720 hours';
+
+-- Whether both payloads have a digest and they differ.
+CREATE OR REPLACE FUNCTION differ(p_one text, p_other text) RETURNS boolean
+LANGUAGE sql IMMUTABLE RETURN p_one <> '' AND p_other <> '' AND p_one <> p_other;
+
+-- When to look after a job; a running one not before its lease lapses.
+CREATE OR REPLACE FUNCTION check_at(p_next_check timestamptz, p_lease_until timestamptz) RETURNS timestamptz
+LANGUAGE sql IMMUTABLE RETURN greatest(p_next_check, p_lease_until);
+
+-- The number that stands for a key among advisory locks; other ledgers in this database have others.
+CREATE OR REPLACE FUNCTION lock_of(p_key text) RETURNS bigint
+LANGUAGE sql STABLE RETURN hashtextextended(p_key, 'jobs'::regclass::oid::bigint);
+
+-- Commit to disk, also in a session whose default is not to wait for it (durability "safe").
+CREATE OR REPLACE FUNCTION commit_safely() RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  IF current_setting('synchronous_commit') = 'off' THEN
+    PERFORM set_config('synchronous_commit', 'on', true);
+  END IF;
+END $$;
+
+-- Lock the key, then the job of this id, and give it; null if there is none. It may be past its history.
+-- in: id, key (null = the job's own; a known job's own key holds in any case)
+CREATE OR REPLACE FUNCTION hold(p_id text, p_key text) RETURNS jobs LANGUAGE plpgsql AS $$
+DECLARE
+  job jobs;
+  v_key text;
+BEGIN
+  IF p_key IS NOT NULL THEN
+    PERFORM pg_advisory_xact_lock(lock_of(p_key));
+    SELECT * INTO job FROM jobs WHERE id = p_id AND key = p_key FOR UPDATE;
+    IF FOUND THEN
+      RETURN job;
+    END IF;
+  END IF;
+  SELECT key INTO v_key FROM jobs WHERE id = p_id;
+  IF FOUND THEN
+    PERFORM pg_advisory_xact_lock(lock_of(v_key));
+    SELECT * INTO job FROM jobs WHERE id = p_id FOR UPDATE;
+  END IF;
+  RETURN job;
+END $$;
+
+-- The job that a new submission under this key gets back: live, or completed and within retention; else null.
+CREATE OR REPLACE FUNCTION keeper(p_key text, p_now timestamptz) RETURNS jobs LANGUAGE plpgsql AS $$
+DECLARE
+  job jobs;
+BEGIN
+  SELECT * INTO job FROM jobs WHERE key = p_key AND newest FOR UPDATE;
+  IF job.state IN ('queued', 'running') OR job.retained_until > p_now THEN
+    RETURN job;
+  END IF;
+  RETURN NULL;
+END $$;
+
+-- (absent) -> queued. It starts from the fence its key had last; behind another job it does not become the key's newest.
+CREATE OR REPLACE FUNCTION accept(
+  p_id text, p_key text, p_task text, p_body bytea, p_digest text, p_scope text, p_queue text, p_caller text,
+  p_delay interval, p_retention interval, p_history interval, p_front jobs, p_now timestamptz
+) RETURNS jobs LANGUAGE plpgsql AS $$
+DECLARE
+  job jobs;
+  v_fence bigint := p_front.fence;
+BEGIN
+  IF p_front.id IS NULL THEN
+    UPDATE jobs SET newest = false WHERE key = p_key AND newest RETURNING fence INTO v_fence;
+  END IF;
+  -- One past its history may still stand under this id.
+  DELETE FROM jobs WHERE id = p_id;
+  INSERT INTO jobs (
+    id, key, newest, task, state, scope, queue, caller, digest, body, created_at, changed_at, fence, behind,
+    not_before, sent_at, next_check, retention, history
+  ) VALUES (
+    p_id, p_key, p_front.id IS NULL, p_task, 'queued', p_scope, p_queue, p_caller, p_digest, p_body, p_now, p_now,
+    coalesce(v_fence, 0), coalesce(p_front.id, ''), CASE WHEN p_delay <> '0' THEN p_now + p_delay END, p_now + p_delay,
+    p_now + p_delay + slow_check(), p_retention, greatest(p_history, p_retention)
+  ) RETURNING * INTO job;
+  RETURN job;
+END $$;
+
+-- Count a duplicate that is answered with this job, and note it in the audit.
+CREATE OR REPLACE FUNCTION count_duplicate(p_id text, p_caller text, p_answer text, p_now timestamptz) RETURNS jobs
+LANGUAGE plpgsql AS $$
+DECLARE
+  job jobs;
+BEGIN
+  UPDATE jobs SET duplicates = duplicates + 1 WHERE id = p_id RETURNING * INTO job;
+  INSERT INTO duplicates (at, job_id, task, scope, caller, answer)
+  VALUES (p_now, job.id, job.task, job.scope, p_caller, p_answer);
+  RETURN job;
+END $$;
+
+-- Take over a newer payload, which the worker then gets from the ledger instead of the message.
+CREATE OR REPLACE FUNCTION amend(p_id text, p_body bytea, p_digest text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  IF p_body IS NOT NULL THEN
+    UPDATE jobs SET body = p_body, digest = p_digest, amended = true WHERE id = p_id;
+  END IF;
+END $$;
+
+-- Move the run to the past, before the job is queued, granted again, or ended.
+CREATE OR REPLACE FUNCTION end_run(p_id text, p_cause text, p_error json, p_now timestamptz) RETURNS jobs
+LANGUAGE plpgsql AS $$
+DECLARE
+  job jobs;
+  v_crashed boolean := p_cause IN ('crash', 'lapse');
+BEGIN
+  UPDATE jobs SET
+    past = array_append(past[greatest(1, cardinality(past) + 2 - past_kept()):], json_build_object(
+      'number', attempt, 'fence', fence, 'worker', worker, 'begun_at', begun_at, 'ended_at', p_now, 'cause', p_cause,
+      'error', p_error
+    )),
+    attempt = attempt - (p_cause = 'handback')::integer,
+    crashes = crashes + v_crashed::integer,
+    crashed = v_crashed,
+    error = coalesce(p_error, error),
+    lease_until = NULL
+  WHERE id = p_id RETURNING * INTO job;
+  RETURN job;
+END $$;
+
+-- (running | buried) -> queued; its message counts as sent when the delay is over.
+CREATE OR REPLACE FUNCTION queue_again(p_id text, p_delay interval, p_now timestamptz) RETURNS jobs
+LANGUAGE plpgsql AS $$
+DECLARE
+  job jobs;
+BEGIN
+  UPDATE jobs SET
+    state = 'queued', changed_at = p_now, lease_until = NULL, resent = 0,
+    not_before = CASE WHEN p_delay <> '0' THEN p_now + p_delay END,
+    sent_at = p_now + p_delay, next_check = p_now + p_delay + slow_check()
+  WHERE id = p_id RETURNING * INTO job;
+  RETURN job;
+END $$;
+
+-- (queued | running) -> (completed | buried | cancelled), and the job that waits behind it may follow.
+-- A superseded run is left no claim to what ended its job. Only a dead letter keeps its body, for a revival.
+CREATE OR REPLACE FUNCTION finish(
+  p_id text, p_state text, p_now timestamptz,
+  p_reason text = '', p_error json = NULL, p_result bytea = NULL, p_superseded boolean = false
+) RETURNS jobs LANGUAGE plpgsql AS $$
+DECLARE
+  job jobs;
+BEGIN
+  UPDATE jobs SET
+    state = p_state, changed_at = p_now, settled_at = p_now, reason = p_reason, result = p_result,
+    error = CASE WHEN p_state <> 'completed' THEN coalesce(p_error, error) END,
+    retained_until = CASE WHEN p_state = 'completed' THEN p_now + retention END,
+    expires_at = CASE WHEN p_state <> 'buried' THEN p_now + history END,
+    body = CASE WHEN p_state = 'buried' THEN body END,
+    holder = CASE WHEN p_superseded THEN '' ELSE holder END,
+    lease_until = NULL, not_before = NULL, cancel_requested = false
+  WHERE id = p_id RETURNING * INTO job;
+  IF job.behind <> '' THEN
+    UPDATE jobs SET trail_id = '' WHERE id = job.behind;
+  END IF;
+  IF job.trail_id <> '' THEN
+    UPDATE jobs SET newest = false WHERE id = p_id;
+    -- No sign is needed to publish it: whoever ended this job may have died before it did so.
+    UPDATE jobs SET
+      newest = true, behind = '', fence = greatest(fence, job.fence),
+      sent_at = greatest(p_now, not_before), next_check = greatest(p_now, not_before) + publish_grace()
+    WHERE id = job.trail_id;
+  END IF;
+  RETURN job;
+END $$;
+
+-- running under a lapsed lease -> cancelled: nobody can take it over, or its cancellation is asked for.
+CREATE OR REPLACE FUNCTION end_lapsed(p_id text, p_now timestamptz) RETURNS jobs LANGUAGE plpgsql AS $$
+DECLARE
+  job jobs := end_run(p_id, 'lapse', NULL, p_now);
+BEGIN
+  RETURN finish(p_id, 'cancelled', p_now, coalesce(nullif(job.cancel_reason, ''), 'lapsed'), p_superseded => true);
+END $$;
+
+-- Note when the newest job that has begun was sent. One row serves a whole queue: who finds it locked goes on, because
+-- waiting here would let only one job of the queue begin per commit. A watermark that lags is moved by the next job.
+CREATE OR REPLACE FUNCTION move_watermark(p_queue text, p_sent_at timestamptz) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  v_sent_at timestamptz;
+BEGIN
+  SELECT sent_at INTO v_sent_at FROM watermarks WHERE queue = p_queue;
+  IF NOT FOUND THEN
+    INSERT INTO watermarks VALUES (p_queue, p_sent_at) ON CONFLICT DO NOTHING;
+  ELSIF v_sent_at < p_sent_at THEN
+    PERFORM FROM watermarks WHERE queue = p_queue AND sent_at < p_sent_at FOR UPDATE SKIP LOCKED;
+    IF FOUND THEN
+      UPDATE watermarks SET sent_at = p_sent_at WHERE queue = p_queue;
+    END IF;
+  END IF;
+END $$;

@@ -1,0 +1,117 @@
+-- The ledger's tables, and the indexes that its verbs go by.
+
+-- One row per job. Fixed widths come first, so that no padding lies between them. Every text is compared byte by byte
+-- ("C"), as Python does, whatever the database's language.
+CREATE TABLE jobs (
+  fence bigint NOT NULL,
+  duplicates bigint NOT NULL DEFAULT 0,
+  created_at timestamptz NOT NULL,
+  changed_at timestamptz NOT NULL,
+  not_before timestamptz,
+  begun_at timestamptz,
+  settled_at timestamptz,
+  retained_until timestamptz,
+  lease_until timestamptz,
+  -- Until when a finished job is readable; null while it is live, and for a dead letter, which stays.
+  expires_at timestamptz,
+  -- When its message was last sent, as far as the ledger knows; ahead of time while it is delayed.
+  sent_at timestamptz NOT NULL,
+  -- When to look after it. A running job is looked after no earlier than its lease lapses: see renew.sql.
+  next_check timestamptz NOT NULL,
+  retention interval NOT NULL,
+  history interval NOT NULL,
+  attempt integer NOT NULL DEFAULT 0,
+  crashes integer NOT NULL DEFAULT 0,
+  -- How often the sweeper has published it since it was sent; how often it was delivered without a run.
+  resent integer NOT NULL DEFAULT 0,
+  received integer NOT NULL DEFAULT 0,
+  -- The last job of its key. (Not one that waits behind it.)
+  newest boolean NOT NULL,
+  cancel_requested boolean NOT NULL DEFAULT false,
+  -- Its last run ended without a word.
+  crashed boolean NOT NULL DEFAULT false,
+  -- Its body is not the one first submitted.
+  amended boolean NOT NULL DEFAULT false,
+  -- It has rows in steps.
+  stepped boolean NOT NULL DEFAULT false,
+  state text COLLATE "C" NOT NULL CHECK (state IN ('queued', 'running', 'completed', 'buried', 'cancelled')),
+  id text COLLATE "C" PRIMARY KEY,
+  key text COLLATE "C" NOT NULL,
+  task text COLLATE "C" NOT NULL,
+  scope text COLLATE "C" NOT NULL,
+  queue text COLLATE "C" NOT NULL,
+  caller text COLLATE "C" NOT NULL,
+  digest text COLLATE "C" NOT NULL,
+  holder text COLLATE "C" NOT NULL DEFAULT '',
+  worker text COLLATE "C" NOT NULL DEFAULT '',
+  -- The job that must end before this one, and the one that waits for this one.
+  behind text COLLATE "C" NOT NULL DEFAULT '',
+  trail_id text COLLATE "C" NOT NULL DEFAULT '',
+  reason text COLLATE "C" NOT NULL DEFAULT '',
+  cancel_reason text COLLATE "C" NOT NULL DEFAULT '',
+  -- json, not jsonb: an error's message may hold the NUL character, which jsonb refuses.
+  error json,
+  progress json,
+  past json[] NOT NULL DEFAULT '{}',
+  body bytea,
+  result bytea
+) WITH (
+  -- Room on each page for renew and record, which touch no indexed column and so leave the indexes alone.
+  fillfactor = 90,
+  -- Every job leaves two dead versions behind; the default waits until a fifth of the table is dead.
+  autovacuum_vacuum_scale_factor = 0.05,
+  autovacuum_vacuum_insert_scale_factor = 0.05,
+  autovacuum_analyze_scale_factor = 0.05
+);
+
+-- One last job per key: no race between two submissions can accept both.
+CREATE UNIQUE INDEX jobs_of_key ON jobs (key) WHERE newest;
+
+-- due: what was published again or freed; and what waits in each queue, oldest first. (Running jobs are as few as the
+-- workers' slots and are found by their state: an index on lease_until would have to follow every renewal.)
+CREATE INDEX jobs_to_check ON jobs (next_check) WHERE state = 'queued' AND behind = '';
+CREATE INDEX jobs_waiting ON jobs (queue, sent_at) WHERE state = 'queued' AND behind = '' AND resent = 0;
+
+-- find, newest change first. Nearly all jobs are completed, so an index of all states would be one of that state.
+CREATE INDEX jobs_by_change ON jobs (changed_at);
+CREATE INDEX jobs_by_state ON jobs (state, changed_at) WHERE state <> 'completed';
+CREATE INDEX jobs_by_task ON jobs (task, changed_at);
+CREATE INDEX jobs_by_scope ON jobs (scope, changed_at) WHERE scope <> '';
+
+-- prune
+CREATE INDEX jobs_to_prune ON jobs (expires_at) WHERE expires_at IS NOT NULL;
+
+CREATE TABLE steps (
+  job_id text COLLATE "C" NOT NULL REFERENCES jobs ON DELETE CASCADE,
+  name text COLLATE "C" NOT NULL,
+  value bytea NOT NULL,
+  PRIMARY KEY (job_id, name)
+);
+
+-- When the newest job that has begun was sent, for each queue: what was sent earlier and still waits may be lost.
+CREATE TABLE watermarks (
+  queue text COLLATE "C" PRIMARY KEY,
+  sent_at timestamptz NOT NULL
+) WITH (fillfactor = 10);
+
+-- The audit: who was answered what.
+CREATE TABLE duplicates (
+  place bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  at timestamptz NOT NULL,
+  job_id text COLLATE "C" NOT NULL,
+  task text COLLATE "C" NOT NULL,
+  scope text COLLATE "C" NOT NULL,
+  caller text COLLATE "C" NOT NULL,
+  answer text COLLATE "C" NOT NULL
+);
+CREATE INDEX duplicates_by_time ON duplicates (at);
+CREATE INDEX duplicates_by_task ON duplicates (task, place);
+CREATE INDEX duplicates_by_scope ON duplicates (scope, place) WHERE scope <> '';
+
+-- What count has added up.
+CREATE TABLE decisions (
+  task text COLLATE "C" NOT NULL,
+  decision text COLLATE "C" NOT NULL,
+  count bigint NOT NULL,
+  PRIMARY KEY (task, decision)
+) WITH (fillfactor = 50);

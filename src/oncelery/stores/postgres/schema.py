@@ -1,0 +1,110 @@
+"""The ledger's schema: made, kept up to date, and never set back, however many processes start at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Any
+
+import psycopg
+from psycopg import errors, sql
+
+from oncelery.errors import ConfigurationError
+
+#: Of the functions in this folder. Raise it with every change of one, or servers that have them will not get it.
+#: Processes of the version before go on calling them while a new version is rolled out: what a function takes and gives
+#: may only be added to.
+REVISION = 1
+
+#: How long a migration may wait for another one, and take.
+MIGRATION_SECONDS = 300
+
+_FOLDER = files(__package__)
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """How far a ledger has come."""
+
+    migration: int
+    revision: int
+
+
+def required() -> Version:
+    """Tell what this version of the package needs."""
+    return Version(len(_migrations()), REVISION)
+
+
+def installed(connection: psycopg.Connection[Any], schema: str) -> Version:
+    """Tell what is there; of a ledger that is not there, that nothing is."""
+    query = sql.SQL("SELECT migration, revision FROM {}.version").format(sql.Identifier(schema))
+    try:
+        with connection.transaction():
+            row = connection.execute(query).fetchone()
+    except (errors.UndefinedTable, errors.InvalidSchemaName):
+        row = None
+    return Version(*row) if row else Version(0, 0)
+
+
+def verify(connection: psycopg.Connection[Any], schema: str) -> None:
+    """Raise ConfigurationError unless the ledger is of this version, or a newer one."""
+    have, need = installed(connection, schema), required()
+    if have.migration < need.migration or have.revision < need.revision:
+        state = "has no ledger" if have == Version(0, 0) else "has the ledger of an older version"
+        raise ConfigurationError(f"the schema {schema!r} {state}: run `oncelery migrate`")
+
+
+def migrate(connection: psycopg.Connection[Any], schema: str) -> None:
+    """Bring the ledger to this version. Nothing is done to one that has it, or a newer one."""
+    have, need = installed(connection, schema), required()
+    if have.migration >= need.migration and have.revision >= need.revision:
+        return
+    with connection.transaction():
+        limit = f"{MIGRATION_SECONDS}s"
+        connection.execute(
+            "SELECT set_config('statement_timeout', %s, true), set_config('lock_timeout', %s, true)", (limit, limit)
+        )
+        # One process at a time; the others then find it done.
+        connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('oncelery:migrate:' || %s, 0))", (schema,))
+        _prepare(connection, schema)
+        _apply(connection, installed(connection, schema))
+
+
+def _prepare(connection: psycopg.Connection[Any], schema: str) -> None:
+    # Asked first: where a database administrator has made the schema, ours may not have the right to make one.
+    if not connection.execute("SELECT to_regnamespace(%s)", (schema,)).fetchone()[0]:
+        connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
+    connection.execute(sql.SQL("SET LOCAL search_path TO {}, pg_temp").format(sql.Identifier(schema)))
+    connection.execute(
+        "CREATE TABLE IF NOT EXISTS version ("
+        "  only_one boolean PRIMARY KEY DEFAULT true CHECK (only_one), migration integer NOT NULL, revision integer NOT NULL"
+        ")"
+    )
+    connection.execute("INSERT INTO version (migration, revision) VALUES (0, 0) ON CONFLICT DO NOTHING")
+
+
+def _apply(connection: psycopg.Connection[Any], have: Version) -> None:
+    need = required()
+    for migration in _migrations()[have.migration :]:
+        connection.execute(migration.read_bytes())
+    if have.revision < need.revision:
+        for function in functions():
+            connection.execute(function.read_bytes())
+    connection.execute(
+        "UPDATE version SET migration = greatest(migration, %s), revision = greatest(revision, %s)",
+        (need.migration, need.revision),
+    )
+
+
+def functions() -> list[Traversable]:
+    """List the files of the verbs, and first the one that they are made of."""
+    return sorted(_sql_files(_FOLDER), key=lambda file: (file.name != "entry.sql", file.name))
+
+
+def _migrations() -> list[Traversable]:
+    return sorted(_sql_files(_FOLDER / "migrations"), key=lambda file: file.name)
+
+
+def _sql_files(folder: Traversable) -> list[Traversable]:
+    return [file for file in folder.iterdir() if file.name.endswith(".sql")]
