@@ -9,6 +9,7 @@ from oncelery.testing.conformance.ending import Cancelling, Completing, Releasin
 from oncelery.testing.conformance.owning import Fencing, Owning, Recording, Renewing
 from oncelery.testing.conformance.payloads import Payloads
 from oncelery.testing.conformance.publishing import Replacing, Reserving, Trailing
+from oncelery.testing.conformance.races import ProcessRaces, ThreadRaces
 from oncelery.testing.conformance.reading import Finding, Opening, Pruning, Tallying
 from oncelery.testing.conformance.running import Beginning, Crashing, Ephemeral
 from oncelery.testing.conformance.sweeping import LostMessages, LostWorkers, Receiving
@@ -40,5 +41,7 @@ class StoreConformance(
     Pruning,
     Opening,
     Payloads,
+    ThreadRaces,
+    ProcessRaces,
 ):
     """Every promise of `oncelery.stores.base`, as tests; see the package's docstring for how to bind a store."""
