@@ -11,6 +11,7 @@ from oncelery.testing.conformance.payloads import Payloads
 from oncelery.testing.conformance.publishing import Replacing, Reserving, Trailing
 from oncelery.testing.conformance.races import ProcessRaces, ThreadRaces
 from oncelery.testing.conformance.reading import Finding, Opening, Pruning, Tallying
+from oncelery.testing.conformance.replies import BrokenRuns, LostReplies
 from oncelery.testing.conformance.running import Beginning, Crashing, Ephemeral
 from oncelery.testing.conformance.sweeping import LostMessages, LostWorkers, Receiving
 
@@ -41,6 +42,8 @@ class StoreConformance(
     Pruning,
     Opening,
     Payloads,
+    LostReplies,
+    BrokenRuns,
     ThreadRaces,
     ProcessRaces,
 ):
