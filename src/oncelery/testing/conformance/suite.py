@@ -6,6 +6,7 @@ from oncelery.testing.conformance.auditing import Auditing
 from oncelery.testing.conformance.cells import Table
 from oncelery.testing.conformance.dead_letters import Burying
 from oncelery.testing.conformance.ending import Cancelling, Completing, Releasing, Remembering
+from oncelery.testing.conformance.entangled import Entangled
 from oncelery.testing.conformance.owning import Fencing, Owning, Recording, Renewing
 from oncelery.testing.conformance.payloads import Payloads
 from oncelery.testing.conformance.publishing import Replacing, Reserving, Trailing
@@ -41,6 +42,7 @@ class StoreConformance(
     Tallying,
     Pruning,
     Opening,
+    Entangled,
     Payloads,
     LostReplies,
     BrokenRuns,

@@ -1,0 +1,148 @@
+"""Where two rules meet: revivals and trails, ids used again, payloads taken over."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from oncelery.answers import Existing, Reserved
+from oncelery.job import Cause, OnDuplicate, Reason, State
+from oncelery.settlement import Bury
+from oncelery.stores.base import SLOW_CHECK, Store
+from oncelery.testing.clock import FakeClock
+from oncelery.testing.conformance.acts import (
+    JOB,
+    KEY,
+    OTHER,
+    accepted,
+    buried,
+    complete,
+    completed,
+    release,
+    reserve,
+    running,
+    seen,
+    work,
+)
+from oncelery.testing.conformance.fixtures import Fixtures
+
+HOUR = timedelta(hours=1)
+
+not_yet = pytest.mark.xfail(strict=False, reason="the reference does not keep this yet")
+
+
+class Entangled(Fixtures):
+    """Sentences that each need two rules."""
+
+    @not_yet
+    def test_a_job_buried_while_it_waited_can_be_revived_and_begin(self, store: Store, clock: FakeClock) -> None:
+        lease = running(store, work(retention=HOUR))
+        accepted(store, OTHER, on_duplicate=OnDuplicate.TRAIL)
+        store.received(OTHER, limit=0)
+        complete(store, lease)
+        clock.now += HOUR
+
+        store.revive(OTHER)
+
+        assert seen(store, OTHER).behind == ""
+        clock.now += SLOW_CHECK
+        assert [job.id for job in store.due(limit=10)] == [OTHER]
+        assert running(store, work(OTHER), holder="second").attempt == 1
+
+    @not_yet
+    def test_a_revived_job_does_not_know_of_the_one_that_trailed_it_once(self, store: Store, clock: FakeClock) -> None:
+        lease = running(store)
+        accepted(store, OTHER, on_duplicate=OnDuplicate.TRAIL, retention=HOUR)
+        store.settle(lease, Bury(reason=Reason.FAILED))
+        complete(store, running(store, work(OTHER), holder="second"))
+        clock.now += HOUR
+        store.revive(JOB)
+        lease = running(store, holder="third")
+
+        third = accepted(store, "third", on_duplicate=OnDuplicate.TRAIL)
+
+        assert third.behind == JOB
+        assert complete(store, lease).next_id == "third"
+        assert store.last(KEY) == seen(store, "third")
+
+    @not_yet
+    def test_a_revived_job_that_was_trailed_once_can_be_replaced(self, store: Store, clock: FakeClock) -> None:
+        lease = running(store)
+        accepted(store, OTHER, on_duplicate=OnDuplicate.TRAIL, retention=HOUR)
+        store.settle(lease, Bury(reason=Reason.FAILED))
+        complete(store, running(store, work(OTHER), holder="second"))
+        clock.now += HOUR
+        store.revive(JOB)
+
+        accepted(store, "third", on_duplicate=OnDuplicate.REPLACE)
+
+        assert (seen(store).state, seen(store).reason) == (State.CANCELLED, "replaced")
+
+    @not_yet
+    def test_a_fence_grows_over_a_revival_past_a_newer_job_of_the_key(self, store: Store, clock: FakeClock) -> None:
+        buried(store)
+        clock.now += HOUR
+        newer = completed(store, work(OTHER, retention=timedelta(minutes=1)))
+        clock.advance(seconds=60)
+        store.revive(JOB)
+        clock.now -= HOUR / 2
+
+        assert running(store, holder="second").fence > newer.fence
+
+    @not_yet
+    def test_an_id_used_again_under_another_key_leaves_its_old_key_free(self, store: Store, clock: FakeClock) -> None:
+        completed(store, work(JOB, "old key"))
+        clock.advance(days=7)
+        accepted(store, JOB, "new key")
+
+        assert store.last("old key") is None
+        assert accepted(store, OTHER, "old key").state is State.QUEUED
+
+    @not_yet
+    def test_a_publisher_whose_payload_was_taken_over_may_still_ask_again(self, store: Store) -> None:
+        accepted(store, digest="d1")
+        reserve(store, OTHER, on_duplicate=OnDuplicate.TRAIL, digest="d2")
+
+        assert reserve(store, digest="d1") == Reserved(seen(store))
+
+    @not_yet
+    def test_a_job_with_an_empty_body_is_never_published(self, store: Store, clock: FakeClock) -> None:
+        release(store, running(store, work(body=b"")), Cause.HANDBACK)
+        clock.now += SLOW_CHECK
+
+        assert list(store.due(limit=10, empty_queues={"celery"})) == []
+
+    def test_a_release_while_another_waits_is_not_replaced_under_it(self, store: Store) -> None:
+        release(store, running(store), Cause.RETRY)
+        accepted(store, OTHER, on_duplicate=OnDuplicate.TRAIL)
+
+        answer = reserve(store, "third", on_duplicate=OnDuplicate.REPLACE)
+
+        assert answer == Existing(seen(store))
+        assert seen(store, OTHER).behind == JOB
+
+    def test_a_request_to_cancel_ends_with_the_run_it_was_for(self, store: Store) -> None:
+        lease = running(store)
+        store.cancel(JOB, reason="first")
+        store.settle(lease, Bury(reason=Reason.FAILED))
+        store.revive(JOB)
+
+        lease = running(store, holder="second")
+        store.cancel(JOB, reason="second")
+        release(store, lease, Cause.RETRY)
+
+        assert (seen(store).state, seen(store).reason) == (State.CANCELLED, "second")
+
+    def test_a_revived_job_that_has_begun_once_is_trailed_and_not_amended(self, store: Store) -> None:
+        buried(store)
+        store.revive(JOB)
+
+        assert accepted(store, OTHER, on_duplicate=OnDuplicate.TRAIL).behind == JOB
+
+    def test_a_revival_gives_way_to_the_job_that_trailed_it(self, store: Store) -> None:
+        lease = running(store)
+        accepted(store, OTHER, on_duplicate=OnDuplicate.TRAIL)
+        store.settle(lease, Bury(reason=Reason.FAILED))
+
+        assert store.revive(JOB) == Existing(seen(store, OTHER))
