@@ -158,6 +158,10 @@ class ServerProcess(ABC):
     def _prepare(self) -> None:  # noqa: B027 - most programs need nothing
         """Make what the program needs in the folder before it can start."""
 
+    def _environment(self) -> dict[str, str]:
+        """Give what the program needs in its environment beside what is there."""
+        return {}
+
     def _signal(self, number: signal.Signals) -> None:
         """Signal the server, if it is still there."""
         if self._process is not None:
@@ -195,7 +199,7 @@ class ServerProcess(ABC):
             yield lock
 
     def _launch(self, lock: TextIO) -> None:
-        for port in [self.port] if self.port else _free_ports():
+        for port in [self.port] if self.port else free_ports():
             log_starts_at = self.log_file.stat().st_size
             self._process = self._spawn(port, lock)
             if eventually(lambda: not self.is_running or self._answers(), PATIENCE_SECONDS) and self.is_running:
@@ -216,12 +220,14 @@ class ServerProcess(ABC):
         self.port = port
         parent, death_signal = str(os.getpid()), str(int(self.stop_signal))
         arguments = [tether.__file__, parent, death_signal, self.user, *self._command()]
+        environment = os.environ | self._environment()
         spawned: Future[subprocess.Popen[bytes]] = Future()
 
         def tend() -> None:
             with self.log_file.open("ab") as log:
                 process = subprocess.Popen(  # noqa: S603 - our own program, no shell
                     [sys.executable, "-I", "-S", *arguments],
+                    env=environment,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
@@ -255,7 +261,7 @@ def _try_lock(file: TextIO) -> bool:
     return True
 
 
-def _free_ports() -> Iterator[int]:
+def free_ports() -> Iterator[int]:
     """Give a few ports on which nobody listens now."""
     found = 0
     while found < PORT_TRIES:

