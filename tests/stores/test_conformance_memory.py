@@ -9,7 +9,7 @@ from oncelery.testing.conformance import Opener, StoreConformance
 
 
 class TestMemoryStore(StoreConformance):
-    model_examples = 200
+    model_examples = 120
 
     @pytest.fixture
     def opener(self) -> Opener:

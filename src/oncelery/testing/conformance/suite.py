@@ -7,6 +7,7 @@ from oncelery.testing.conformance.cells import Table
 from oncelery.testing.conformance.dead_letters import Burying
 from oncelery.testing.conformance.ending import Cancelling, Completing, Releasing, Remembering
 from oncelery.testing.conformance.entangled import Entangled
+from oncelery.testing.conformance.model import Model
 from oncelery.testing.conformance.owning import Fencing, Owning, Recording, Renewing
 from oncelery.testing.conformance.payloads import Payloads
 from oncelery.testing.conformance.publishing import Replacing, Reserving, Trailing
@@ -46,6 +47,7 @@ class StoreConformance(
     Payloads,
     LostReplies,
     BrokenRuns,
+    Model,
     ThreadRaces,
     ProcessRaces,
 ):

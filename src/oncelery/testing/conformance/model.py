@@ -1,0 +1,288 @@
+"""Any sequence of verbs is answered as the reference store answers it, and breaks no invariant on the way."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, ClassVar
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from oncelery.answers import Granted
+from oncelery.job import Cause, Job, Lease, OnDuplicate, Progress, Query, Reason, State, Submission
+from oncelery.settlement import Bury, Cancel, Complete, Release, Settlement
+from oncelery.stores.base import Store
+from oncelery.stores.memory import MemoryStore
+from oncelery.testing.clock import FakeClock
+from oncelery.testing.conformance.acts import BOOM
+from oncelery.testing.conformance.fixtures import Fixtures
+
+#: More than there can be at once.
+ALL = 1000
+
+#: Longer than any delay, lease or history of the model.
+LONG = timedelta(days=2)
+
+# Few names, so that they meet. Each id belongs to one key; under another one it comes only as an error of its sender.
+KEYS = {"a": "key 1", "b": "key 1", "c": "key 1", "d": "key 2", "e": "key 2"}
+STRANGE = "key 3"
+
+names = st.sampled_from(sorted(KEYS))
+queues = st.sampled_from(["q1", "q2"])
+bodies = st.sampled_from([b"one", b"two", b"", None])
+delays = st.sampled_from([timedelta(0), timedelta(0), timedelta(seconds=15)])
+offers = st.builds(
+    Submission,
+    id=names,
+    key=st.sampled_from(["", "", STRANGE]),
+    task=st.just(""),
+    body=bodies,
+    digest=st.sampled_from(["", "", "d1", "d2"]),
+    scope=st.sampled_from(["", "s"]),
+    queue=queues,
+    delay=delays,
+    retention=st.sampled_from([timedelta(0), timedelta(minutes=1), timedelta(hours=1)]),
+    history=st.just(timedelta(hours=24)),
+)
+terms = st.fixed_dictionaries(
+    {
+        "holder": st.sampled_from(["h1", "h2", "h3"]),
+        "worker": st.just("w"),
+        "lease": st.sampled_from([timedelta(seconds=10), timedelta(seconds=30)]),
+        "max_crashes": st.integers(0, 2),
+        "hold": st.sampled_from([False, False, True]),
+    }
+)
+#: Counted from the newest: 0 is the lease that was granted last.
+ages = st.integers(0, 5)
+settlements: st.SearchStrategy[Settlement] = st.one_of(
+    st.builds(Complete, result=st.sampled_from([b"", b"result"])),
+    st.builds(Release, cause=st.sampled_from(Cause), delay=delays, error=st.sampled_from([None, BOOM])),
+    st.builds(Bury, reason=st.sampled_from([Reason.FAILED, Reason.EXHAUSTED]), error=st.sampled_from([None, BOOM])),
+    st.builds(Cancel, reason=st.just("heeded")),
+)
+
+
+class Model(Fixtures):
+    """The reference store is the model of all others."""
+
+    def test_any_sequence_of_verbs_is_answered_as_the_reference_answers_it(
+        self, store: Store, clock: FakeClock
+    ) -> None:
+        comparison = type("Comparison", (Comparison,), {"store": store, "clock": clock})
+        run_state_machine_as_test(
+            comparison,
+            settings=settings(
+                max_examples=self.model_examples,
+                stateful_step_count=self.model_steps,
+                deadline=None,
+                suppress_health_check=list(HealthCheck),
+            ),
+        )
+
+
+class Comparison(RuleBasedStateMachine):
+    """Says every verb to the store and to the reference, and compares what they answer and keep."""
+
+    store: ClassVar[Store]
+    clock: ClassVar[FakeClock]
+    #: Tells the names of one example from those of another: audit and counters of a ledger are never emptied.
+    example: ClassVar = itertools.count()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reference = MemoryStore(clock=self.clock)
+        self.mark = f"example {next(self.example)}"
+        self.leases: dict[int, Lease] = {}
+        #: Jobs that had ended when we last looked; they stay as they are.
+        self.ended: dict[str, Job] = {}
+
+    # Time
+
+    @rule(by=st.sampled_from([0.1, 5, 10, 15, 30, 60, 3_600, 86_400]))
+    def wait(self, by: float) -> None:
+        self.clock.advance(seconds=by)
+
+    # Verbs
+
+    @rule(offer=offers, on_duplicate=st.sampled_from(OnDuplicate))
+    def reserve(self, offer: Submission, on_duplicate: OnDuplicate) -> None:
+        offer = self.named(offer)
+        self.same(lambda store: store.reserve(offer, on_duplicate=on_duplicate))
+
+    @rule(offer=offers, terms=terms)
+    def begin(self, offer: Submission, terms: dict[str, Any]) -> None:
+        offer = self.named(offer)
+        answer = self.same(lambda store: store.begin(offer, **terms))
+        if isinstance(answer, Granted):
+            self.note_grant(answer.lease)
+
+    @precondition(lambda self: self.leases)
+    @rule(chosen=st.lists(ages, min_size=1, max_size=3))
+    def renew(self, chosen: list[int]) -> None:
+        self.same(lambda store: list(store.renew([self.lease(age) for age in chosen])))
+
+    @precondition(lambda self: self.leases)
+    @rule(age=ages, settlement=settlements)
+    def settle(self, age: int, settlement: Settlement) -> None:
+        self.same(lambda store: store.settle(self.lease(age), settlement))
+
+    @precondition(lambda self: self.leases)
+    @rule(age=ages, settlement=settlements, holder=st.sampled_from(["h1", "h2"]), by=st.integers(-1, 1))
+    def settle_by_a_stranger(self, age: int, settlement: Settlement, holder: str, by: int) -> None:
+        lease = self.lease(age)
+        forged = replace(lease, holder=holder, fence=lease.fence + by)
+        self.same(lambda store: store.settle(forged, settlement))
+
+    @precondition(lambda self: self.leases)
+    @rule(age=ages, step=st.sampled_from([None, ("s1", b"one"), ("s1", b"two"), ("s2", b"")]), done=st.integers(0, 2))
+    def record(self, age: int, step: tuple[str, bytes] | None, done: int) -> None:
+        progress = Progress(done=done, total=2, stage="stage") if done else None
+        self.same(lambda store: store.record(self.lease(age), progress=progress, step=step))
+
+    @rule(name=names, reason=st.sampled_from(["r1", "r2"]), force=st.booleans())
+    def cancel(self, name: str, reason: str, force: bool) -> None:  # noqa: FBT001
+        self.same(lambda store: store.cancel(self.name(name), reason=reason, force=force))
+
+    @rule(name=names, body=bodies)
+    def revive(self, name: str, body: bytes | None) -> None:
+        self.ended.pop(self.name(name), None)
+        self.same(lambda store: store.revive(self.name(name), body=body))
+
+    @rule(name=names)
+    def discard(self, name: str) -> None:
+        self.same(lambda store: store.discard(self.name(name)))
+
+    @rule(name=names, limit=st.integers(0, 2))
+    def received(self, name: str, limit: int) -> None:
+        self.same(lambda store: store.received(self.name(name), limit=limit))
+
+    @rule(empty=st.sets(queues))
+    def due(self, empty: set[str]) -> None:
+        self.same(lambda store: _by_id(store.due(limit=ALL, empty_queues=empty)))
+
+    @rule(limit=st.sampled_from([1, ALL]))
+    def prune(self, limit: int) -> None:
+        self.same(lambda store: store.prune(limit=limit))
+
+    @rule(states=st.sets(st.sampled_from(State)), limit=st.integers(1, 3))
+    def find(self, states: set[State], limit: int) -> None:
+        self.same(lambda store: _all_pages(store, Query(states=frozenset(states), task=self.mark, limit=limit)))
+
+    # What must be true after each
+
+    @invariant()
+    def nothing_is_amiss(self) -> None:
+        jobs = self.jobs(self.store)
+        assert jobs == self.jobs(self.reference)
+        assert [job.changed_at for job in jobs] == sorted((job.changed_at for job in jobs), reverse=True)
+        for key in (*KEYS.values(), STRANGE):
+            assert self.store.last(self.name(key)) == self.reference.last(self.name(key))
+        for job in jobs:
+            _check_fields(job)
+            _check_company(job, [other for other in jobs if other.key == job.key and other is not job])
+        self.compare_tallies()
+        self.check_ended(jobs)
+
+    def compare_tallies(self) -> None:
+        tally, expected = self.store.tally(), self.reference.tally()
+        # What is past its history may be counted until it is pruned.
+        counted = (State.QUEUED, State.RUNNING, State.BURIED)
+        assert [tally.states[state] for state in counted] == [expected.states[state] for state in counted]
+        assert (tally.lapsed, tally.overdue) == (expected.lapsed, expected.overdue)
+
+    def check_ended(self, jobs: list[Job]) -> None:
+        ended = {job.id: replace(job, duplicates=0) for job in jobs if not job.state.live}
+        for job_id, job in self.ended.items():
+            assert ended.get(job_id, job) == job, "what has ended stays as it is"
+        self.ended = ended
+
+    def note_grant(self, lease: Lease) -> None:
+        earlier = [other for other in self.leases.values() if other.key == lease.key]
+        if lease.fence not in self.leases:
+            assert all(lease.fence > other.fence for other in earlier), "a fence grows with every grant of its key"
+            self.leases[lease.fence] = lease
+        assert self.leases[lease.fence].holder == lease.holder, "a grant is told to its holder alone"
+
+    def teardown(self) -> None:
+        try:
+            assert self.audit(self.store) == self.audit(self.reference)
+            self.find_every_live_job_due()
+        finally:
+            self.empty_the_ledger()
+
+    def find_every_live_job_due(self) -> None:
+        """A live job is published again one day, or ends: otherwise it would be lost."""
+        self.clock.now += LONG
+        before = {job.id for job in self.jobs(self.store) if job.state.live and not job.behind}
+        taken = {job.id for job in self.store.due(limit=ALL)}
+        assert before - {job.id for job in self.jobs(self.store) if not job.state.live} == taken
+
+    # How it is done
+
+    def same(self, say: Callable[[Store], object]) -> object:
+        """Say it to both, a moment later than anything before; they must answer the same."""
+        self.clock.advance(seconds=0.001)
+        answer, expected = say(self.store), say(self.reference)
+        assert answer == expected
+        return answer
+
+    def name(self, name: str) -> str:
+        return f"{self.mark}: {name}"
+
+    def named(self, offer: Submission) -> Submission:
+        job_id, key = self.name(offer.id), self.name(KEYS[offer.id])
+        if offer.key and self.reference.get(job_id):
+            key = self.name(offer.key)
+        return replace(offer, id=job_id, key=key, task=self.mark, caller=offer.id)
+
+    def lease(self, age: int) -> Lease:
+        return list(self.leases.values())[-1 - age % len(self.leases)]
+
+    def jobs(self, store: Store) -> list[Job]:
+        return list(store.find(Query(task=self.mark, limit=ALL)).items)
+
+    def audit(self, store: Store) -> object:
+        since = self.clock.now - LONG * 100
+        counts = [count for count in store.duplicate_counts(since=since) if count.task == self.mark]
+        return store.duplicates(task=self.mark, limit=ALL).items, set(counts)
+
+    def empty_the_ledger(self) -> None:
+        """Leave nothing to the next example, by verbs alone."""
+        for job in self.jobs(self.store):
+            self.store.cancel(job.id, reason="the example is over", force=True)
+            self.store.discard(job.id)
+        self.clock.now += LONG
+        self.store.prune(limit=ALL)
+
+
+def _check_fields(job: Job) -> None:
+    assert (job.settled_at is None) == job.state.live
+    assert (job.lease_until is not None) == (job.state is State.RUNNING)
+    assert (job.retained_until is not None) == (job.result is not None) == (job.state is State.COMPLETED)
+    assert job.not_before is None or job.state is State.QUEUED
+    assert not job.cancel_requested or job.state is State.RUNNING
+    assert job.body is None or job.state not in (State.COMPLETED, State.CANCELLED)
+
+
+def _check_company(job: Job, others: list[Job]) -> None:
+    live = [other for other in others if other.state.live]
+    if job.state.live and job.behind:
+        assert [other.id for other in live] == [job.behind], "it waits behind the one live job of its key"
+    elif job.state.live:
+        assert all(other.behind == job.id for other in live), "a key has one live job, and one that waits behind it"
+
+
+def _by_id(jobs: Sequence[Job]) -> list[Job]:
+    return sorted(jobs, key=lambda job: job.id)
+
+
+def _all_pages(store: Store, query: Query) -> list[tuple[Job, ...]]:
+    pages = [store.find(query)]
+    while pages[-1].cursor:
+        pages.append(store.find(replace(query, cursor=pages[-1].cursor)))
+    return [page.items for page in pages]
