@@ -110,7 +110,8 @@ class Store(Protocol):
     def revive(self, job_id: str, *, body: bytes | None = None) -> ReviveAnswer:
         """Queue a buried job again, with another body if one is given.
 
-        Attempts, crashes and receipts start anew; fence, steps and `past` stay. Existing if its key has meanwhile
+        Attempts, crashes and receipts start anew, and it waits behind no other; steps and `past` stay, and the fence
+        is no lower than that of the key's last job. Existing if its key has meanwhile
         another job that is live, or completed and within retention: the work is or was being done.
         """
 
@@ -126,8 +127,8 @@ class Store(Protocol):
     def due(self, *, limit: int, empty_queues: Collection[str] = ()) -> Sequence[Job]:
         """Take up to `limit` jobs that should be published now, and set each its next check in the same step.
 
-        - running under a lapsed lease (its worker is gone). If a cancel is requested, or the body is empty, it
-          ends here as cancelled and is not answered.
+        - running under a lapsed lease (its worker is gone); if a cancel is requested, it ends here as cancelled and is
+          not answered.
         - queued, its message `PUBLISH_GRACE` overdue, and missing by a sign: the broker's queue is empty, or a job
           sent to the same queue later has begun (the watermark), or `SLOW_CHECK` has passed.
           Not one that waits `behind` another: that one's end makes it due.
@@ -135,6 +136,7 @@ class Store(Protocol):
 
         A queued job counts as sent when it was reserved, released, revived or freed from waiting `behind`, plus its
         delay. Neither state nor fence changes: a slow holder may still win until someone begins.
+        A job with an empty body is never answered: where another would be, it ends as cancelled, "lapsed".
         """
 
     def get(self, job_id: str) -> Job | None:

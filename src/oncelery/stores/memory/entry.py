@@ -211,12 +211,13 @@ class Entry:
             self.amended = True
             self.job = replace(self.job, body=body, digest=digest)
 
-    def revive(self, now: datetime) -> None:
-        """Buried to queued, with all counters cleared."""
+    def revive(self, now: datetime, fence: int) -> None:
+        """Buried to queued, with all counters cleared, under no lower fence than the key's last job had."""
         self.crashed = False
         self.received = 0
-        self.cancel_reason = ""
-        self.job = replace(self.job, attempt=0, crashes=0, reason="", error=None, settled_at=None)
+        self.cancel_reason = self.trail_id = ""
+        self.job = replace(self.job, attempt=0, crashes=0, reason="", error=None, settled_at=None, behind="")
+        self.job = replace(self.job, fence=max(self.job.fence, fence))
         self.queue(now, NO_TIME)
 
     def complete(self, now: datetime, result: bytes) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from oncelery.job import Cause, Job, Submission
+from oncelery.job import Cause, Job, State, Submission
 from oncelery.stores.memory.entry import EPOCH, Entry
 
 
@@ -40,18 +40,28 @@ class Shelf:
 
     def accept(self, now: datetime, submission: Submission) -> Entry:
         """Put up a new job as the last one of its key."""
-        previous = self.entries.get(self._last.get(submission.key, ""))
-        entry = Entry.accept(submission, now, fence=previous.job.fence if previous else 0)
-        self.entries[submission.id] = entry
+        entry = Entry.accept(submission, now, fence=self.fence(submission.key))
+        self._put(entry)
         self.make_last(entry)
         return entry
 
     def accept_behind(self, now: datetime, front: Entry, submission: Submission) -> Entry:
         """Put up a new job that waits until another has ended."""
         entry = Entry.accept(submission, now, fence=front.job.fence, behind=front.job.id)
-        self.entries[submission.id] = entry
+        self._put(entry)
         front.trail_id = submission.id
         return entry
+
+    def _put(self, entry: Entry) -> None:
+        past_history = self.entries.get(entry.job.id)
+        if past_history:
+            self.forget(past_history.job)
+        self.entries[entry.job.id] = entry
+
+    def fence(self, key: str) -> int:
+        """Tell the fence that the last job of a key has reached."""
+        last = self.entries.get(self._last.get(key, ""))
+        return last.job.fence if last else 0
 
     def make_last(self, entry: Entry) -> None:
         """Make this the job that its key stands for."""
@@ -70,8 +80,9 @@ class Shelf:
         return entry.job
 
     def end_lapsed(self, now: datetime, entry: Entry) -> Job:
-        """End a lapsed run that nobody can take over, or whose cancellation is asked for."""
-        entry.end_run(now, Cause.LAPSE)
+        """End a job that nobody can take over, or whose cancellation is asked for."""
+        if entry.job.state is State.RUNNING:
+            entry.end_run(now, Cause.LAPSE)
         entry.supersede()
         entry.cancel(now, entry.cancel_reason or "lapsed")
         return self.ended(now, entry)

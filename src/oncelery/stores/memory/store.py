@@ -67,7 +67,7 @@ class MemoryStore:
     def reserve(self, now: datetime, submission: Submission, *, on_duplicate: OnDuplicate) -> a.ReserveAnswer:
         known = self._shelf.readable(now, submission.id)
         if known:
-            if known.job.key != submission.key or _payloads_differ(submission, known.job):
+            if known.job.key != submission.key:
                 return a.Mismatched(known.job)
             fresh = known.job.state is State.QUEUED and known.job.begun_at is None
             return a.Reserved(known.job) if fresh else a.Existing(known.job)
@@ -253,7 +253,7 @@ class MemoryStore:
         if keeper:
             return a.Existing(keeper.job)
         entry.amend(body, entry.job.digest)
-        entry.revive(now)
+        entry.revive(now, self._shelf.fence(entry.job.key))
         self._shelf.make_last(entry)
         return a.Revived(entry.job)
 
@@ -289,7 +289,7 @@ class MemoryStore:
             queue = entry.job.queue
             if not entry.missing(now, queue_is_empty=queue in empty_queues, watermark=self._shelf.watermark(queue)):
                 continue
-            if entry.lapsed(now) and (entry.job.cancel_requested or entry.job.body == b""):
+            if entry.job.body == b"" or (entry.lapsed(now) and entry.job.cancel_requested):
                 self._shelf.end_lapsed(now, entry)
             elif len(taken) < limit:
                 entry.resend(now)
