@@ -48,9 +48,7 @@ class Address:
                 "with %-escapes for special characters in the password"
             ) from None
         options = str(known.get("options", ""))
-        return cls(
-            conninfo=conninfo, options=options, migrate=migrate, pgbouncer=pgbouncer, connections=connections
-        )
+        return cls(conninfo=conninfo, options=options, migrate=migrate, pgbouncer=pgbouncer, connections=connections)
 
 
 def _boolean(name: str, word: str) -> bool:

@@ -68,7 +68,7 @@ BEGIN
       job.id, 'buried', now, CASE WHEN job.crashes > p_max_crashes THEN 'crashed' ELSE 'outcome unknown' END,
       p_superseded => true
     );
-    answer := 'Finished';
+    answer := 'Buried';
     RETURN;
   END IF;
 

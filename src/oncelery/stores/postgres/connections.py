@@ -1,4 +1,4 @@
-"""This process's connections: opened at need, bounded in time, re-opened after a loss, never shared with a forked child."""
+"""This process's connections: opened at need, bounded in time, opened anew after a loss or a fork."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Generator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Generator, Sequence
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import psycopg
 from psycopg import sql
+from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 from psycopg_pool import ConnectionPool
 
+from oncelery.errors import ConfigurationError
 from oncelery.stores.postgres import wire
 from oncelery.stores.postgres.address import Address
 from oncelery.stores.postgres.faults import connection_is_lost, may_be_sent_again
@@ -35,13 +37,23 @@ RESEND_AFTER_SECONDS = (0.0, 0.1, 0.3, 1.0)
 PATIENCE_SECONDS = 10
 
 
+class Check(Protocol):
+    """Makes sure that the ledger is there, and of this version."""
+
+    def __call__(self, connection: psycopg.Connection[Row], *, migrate: bool) -> None:
+        """Raise ConfigurationError if it is not."""
+
+
 class Connections:
     """A small pool that opens at the first statement."""
 
-    def __init__(self, address: Address, *, check: Callable[[psycopg.Connection[Row]], None]) -> None:
+    def __init__(self, address: Address, *, check: Check) -> None:
         self._address = address
         self._check = check
-        self._start_anew()
+        self._lock = threading.Lock()
+        self._pool: Pool | None = None
+        self._failure: psycopg.Error | None = None
+        self._failed_at = 0.0
         _all.add(self)
 
     def fetch(self, statement: sql.Composed, values: Sequence[object]) -> list[Row]:
@@ -57,7 +69,7 @@ class Connections:
                     raise
             time.sleep(pause)
 
-    def open(self) -> ConnectionPool[BoundedConnection]:
+    def open(self) -> Pool:
         """Give the pool; first connect once by hand, which tells why it fails, as a pool does not."""
         asked_at = time.monotonic()
         with self._lock:
@@ -67,7 +79,7 @@ class Connections:
                     raise self._failure
                 try:
                     with self.connect() as connection:
-                        self._check(connection)
+                        self._check(connection, migrate=self._address.migrate)
                 except psycopg.Error as error:
                     self._failure, self._failed_at = error, time.monotonic()
                     raise
@@ -82,11 +94,11 @@ class Connections:
         """Close all connections; the next statement opens new ones."""
         with self._lock:
             pool, self._pool = self._pool, None
-        if pool:
+        if pool is not None:
             pool.close()
 
     def _fetch(self, statement: sql.Composed, values: Sequence[object]) -> list[Row]:
-        pool = self._pool or self.open()
+        pool = self._pool if self._pool is not None else self.open()
         connection = pool.getconn()
         try:
             return connection.execute(statement, values, binary=True).fetchall()
@@ -98,7 +110,7 @@ class Connections:
         finally:
             pool.putconn(connection)
 
-    def _give_up(self, pool: ConnectionPool[BoundedConnection]) -> None:
+    def _give_up(self, pool: Pool) -> None:
         # A server that has closed one connection has most likely closed all.
         with self._lock:
             if self._pool is not pool:
@@ -106,8 +118,8 @@ class Connections:
             self._pool = None
         pool.close(timeout=0)
 
-    def _new_pool(self) -> ConnectionPool[BoundedConnection]:
-        pool = ConnectionPool(
+    def _new_pool(self) -> Pool:
+        return ConnectionPool(
             self._address.conninfo,
             connection_class=BoundedConnection,
             kwargs=self._options(),
@@ -120,7 +132,6 @@ class Connections:
             name="oncelery",
             open=True,
         )
-        return pool
 
     def _options(self) -> dict[str, Any]:
         options: dict[str, Any] = {
@@ -134,22 +145,33 @@ class Connections:
         ours = f"-c statement_timeout={STATEMENT_SECONDS}s"
         return options | {"options": f"{ours} {self._address.options}"}
 
-    def _start_anew(self) -> None:
-        self._lock = threading.Lock()
-        self._pool: ConnectionPool[BoundedConnection] | None = None
-        self._failure: psycopg.Error | None = None
-        self._failed_at = 0.0
-
     def after_fork(self) -> None:
         """Leave the parent's connections to the parent: a word on them, even of farewell, would be heard as its own."""
         _inherited.append(self._pool)
-        self._start_anew()
+        self._pool = self._failure = None
+        # Another thread of the parent may have held it; nobody here would let it go.
+        self._lock = threading.Lock()
+
+
+class BorrowedConnection:
+    """A connection of the caller's, in the caller's transaction. Nothing is sent again, nothing committed."""
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        if connection.autocommit and connection.info.transaction_status == TransactionStatus.IDLE:
+            raise ConfigurationError("this connection commits each statement on its own: use connection.transaction()")
+        self._connection = connection
+
+    def fetch(self, statement: sql.Composed, values: Sequence[object]) -> list[Row]:
+        """Run a statement as a part of the transaction."""
+        with self._connection.cursor(row_factory=tuple_row) as cursor:
+            wire.adapt(cursor)
+            return cursor.execute(statement, values, binary=True).fetchall()
 
 
 class BoundedConnection(psycopg.Connection[Row]):
     """Stops listening to a server that does not answer at all, such as a frozen one."""
 
-    def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
+    def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:  # noqa: ANN401 - as the driver's version has it
         """Wait for an answer, for so long."""
         return super().wait(_bounded(gen), *args, **kwargs)
 
@@ -164,8 +186,11 @@ def _bounded(steps: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
                 raise psycopg.OperationalError(f"no answer for {SILENCE_SECONDS} seconds")
             wanted = steps.send(ready)
     except StopIteration as end:
-        return end.value
+        result: T = end.value
+        return result
 
+
+Pool: TypeAlias = ConnectionPool[BoundedConnection]
 
 _all: weakref.WeakSet[Connections] = weakref.WeakSet()
 _inherited: list[object] = []

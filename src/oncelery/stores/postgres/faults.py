@@ -52,7 +52,7 @@ def connection_is_lost(error: psycopg.Error) -> bool:
 def _meaning(error: psycopg.Error) -> OnceleryError:
     if isinstance(error, _NOT_MIGRATED):
         return ConfigurationError(
-            "PostgreSQL has no ledger of this version here. Run `oncelery migrate`, or leave `?migrate=false` out of the URL."
+            "PostgreSQL has no ledger of this version here. Run `oncelery migrate`, or do not say `migrate=false`."
         )
     refused = error.sqlstate is None and _REFUSED.search(str(error))
     if refused or isinstance(error, errors.InsufficientPrivilege | errors.InvalidAuthorizationSpecification):

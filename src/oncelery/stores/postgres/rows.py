@@ -1,83 +1,134 @@
-"""What a row says: columns of a job, and the job they make."""
+"""What is sent to the verbs' functions, and what their rows mean."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC
+from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Any
+from typing import Any, assert_never
+
+from psycopg import sql
 
 from oncelery.codec import decode, encode
-from oncelery.job import Attempt, Failure, Job, Progress, State
+from oncelery.job import Answer, Attempt, Duplicate, DuplicateCount, Failure, Job, Progress, State, Tally
+from oncelery.settlement import Bury, Cancel, Complete, Release, Settlement
 from oncelery.stores.postgres.wire import Json, plain
 
 #: A row as the driver gives it.
 Row = tuple[Any, ...]
 
+#: The columns of a job that are fields of the same name, as they are.
 _FIELDS = (
-    "id",
-    "key",
-    "task",
-    "state",
-    "scope",
-    "queue",
-    "caller",
-    "digest",
-    "body",
-    "created_at",
-    "changed_at",
-    "not_before",
-    "begun_at",
-    "settled_at",
-    "retained_until",
-    "holder",
-    "worker",
-    "fence",
-    "lease_until",
-    "attempt",
-    "crashes",
-    "cancel_requested",
-    "behind",
-    "reason",
-    "result",
-    "duplicates",
+    *("id", "key", "task", "scope", "queue", "caller", "digest", "body"),
+    *("created_at", "changed_at", "not_before", "begun_at", "settled_at", "retained_until"),
+    *("holder", "worker", "fence", "lease_until", "attempt", "crashes"),
+    *("cancel_requested", "behind", "reason", "result", "duplicates"),
 )
 
-#: What a statement selects of a `job`, for `job_of`. Most jobs have no steps and no past: nothing is looked up then.
-COLUMNS = ", ".join(
-    [f"(job).{field}" for field in _FIELDS]
-    + [
+_STEPS = (
+    "CASE WHEN (job).stepped THEN"
+    " (SELECT array_agg({column} ORDER BY name) FROM {{schema}}.steps WHERE job_id = (job).id)"
+    " END"
+)
+
+#: What a statement selects of a job. Most jobs have neither past nor steps; nothing is looked up for them.
+_JOB = ", ".join(
+    [
+        *(f"(job).{field}" for field in _FIELDS),
+        "(job).state",
         "(job).error",
         "(job).progress",
         "CASE WHEN cardinality((job).past) > 0 THEN to_json((job).past) END",
-        "CASE WHEN (job).stepped THEN (SELECT array_agg(name ORDER BY name) FROM {schema}.steps WHERE job_id = (job).id) END",
-        "CASE WHEN (job).stepped THEN (SELECT array_agg(value ORDER BY name) FROM {schema}.steps WHERE job_id = (job).id) END",
+        _STEPS.format(column="name"),
+        _STEPS.format(column="value"),
     ]
 )
 
 
-def job_of(row: Row) -> Job:
-    """Read the columns of a job, the last ones of a row."""
-    *fields, error, progress, past, names, values = row
-    known = dict(zip(_FIELDS, fields[-len(_FIELDS) :], strict=True))
-    known["state"] = State(known["state"])
+def statement(namespace: str, verb: str, values: int, columns: str) -> sql.Composed:
+    """Write the call of a verb's function; `{job}` among the columns stands for all that `job_of` reads."""
+    call = "SELECT " + columns.format(job=_JOB) + " FROM {schema}.{verb}({values}) AS job"  # noqa: S608 - constants
+    return sql.SQL(call).format(
+        schema=sql.Identifier(namespace),
+        verb=sql.Identifier(verb),
+        values=sql.SQL(", ").join([sql.Placeholder()] * values),
+    )
+
+
+def job_of(row: Sequence[Any]) -> Job:
+    """Read the columns that `{job}` stands for."""
+    *fields, state, error, progress, past, names, values = row
+    known = dict(zip(_FIELDS, fields, strict=True))
     if error:
         known["error"] = decode(error, Failure)
     if progress:
         known["progress"] = decode(progress, Progress)
     if past:
-        known["past"] = tuple(_attempt(attempt) for attempt in decode(past, list[Attempt]))
+        known["past"] = tuple(_attempt_of(attempt) for attempt in decode(past, list[Attempt]))
     if names:
         known["steps"] = MappingProxyType(dict(zip(names, values, strict=True)))
-    return Job(**known)
+    return Job(state=State(state), **known)
 
 
-def json_of(value: object) -> Json | None:
+def duplicate_of(row: Row) -> Duplicate:
+    """Read a duplicate; its place comes first."""
+    _place, at, job_id, task, scope, caller, answer = row
+    return Duplicate(at=at, job_id=job_id, task=task, scope=scope, caller=caller, answer=Answer(answer))
+
+
+def duplicate_count_of(row: Row) -> DuplicateCount:
+    """Read how often one answer was given in an hour."""
+    hour, task, scope, answer, count = row
+    return DuplicateCount(hour=hour, task=task, scope=scope, answer=Answer(answer), count=count)
+
+
+def tally_of(row: Row) -> Tally:
+    """Read the sums; an array is null where there is nothing to sum up."""
+    states, counts, lapsed, overdue, tasks, decisions, decision_counts = row
+    found = dict(zip(states or (), counts or (), strict=True))
+    keys = zip(tasks or (), decisions or (), strict=True)
+    return Tally(
+        states=MappingProxyType({state: found.get(state, 0) for state in State}),
+        lapsed=lapsed,
+        overdue=overdue,
+        decisions=MappingProxyType(dict(zip(keys, decision_counts or (), strict=True))),
+    )
+
+
+def ending_of(settlement: Settlement) -> tuple[object, ...]:
+    """Name a settlement, then its result, reason, error, cause and delay."""
+    match settlement:
+        case Complete(result=result):
+            return ("complete", result, None, None, None, None)
+        case Bury(reason=reason, error=error):
+            return ("bury", None, reason, json_of(error), None, None)
+        case Cancel(reason=reason):
+            return ("cancel", None, reason, None, None, None)
+        case Release(cause=cause, delay=delay, error=error):
+            return ("release", None, None, json_of(error), cause, delay)
+        case _:
+            assert_never(settlement)
+
+
+def json_of(value: Failure | Progress | None) -> Json | None:
     """Write a small record, or nothing for None."""
     return None if value is None else Json(encode(value))
 
 
-def _attempt(attempt: Attempt) -> Attempt:
+def cursor_of(job: Job) -> str:
+    """Name a job's place in the order of `find`."""
+    return f"{job.changed_at.isoformat(timespec='microseconds')}/{job.id}"
+
+
+def position_of(cursor: str) -> tuple[datetime, str]:
+    """Read where a page of `find` ended."""
+    changed_at, _, job_id = cursor.partition("/")
+    return datetime.fromisoformat(changed_at), job_id
+
+
+def _attempt_of(attempt: Attempt) -> Attempt:
+    # Written by the server: its texts are escaped, its times in the time zone of that session.
     return replace(
         attempt,
         worker=plain(attempt.worker),

@@ -73,12 +73,14 @@ def migrate(connection: psycopg.Connection[Any], schema: str) -> None:
 
 def _prepare(connection: psycopg.Connection[Any], schema: str) -> None:
     # Asked first: where a database administrator has made the schema, ours may not have the right to make one.
-    if not connection.execute("SELECT to_regnamespace(%s)", (schema,)).fetchone()[0]:
+    if connection.execute("SELECT FROM pg_namespace WHERE nspname = %s", (schema,)).fetchone() is None:
         connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
     connection.execute(sql.SQL("SET LOCAL search_path TO {}, pg_temp").format(sql.Identifier(schema)))
     connection.execute(
         "CREATE TABLE IF NOT EXISTS version ("
-        "  only_one boolean PRIMARY KEY DEFAULT true CHECK (only_one), migration integer NOT NULL, revision integer NOT NULL"
+        "  only_one boolean PRIMARY KEY DEFAULT true CHECK (only_one),"
+        "  migration integer NOT NULL,"
+        "  revision integer NOT NULL"
         ")"
     )
     connection.execute("INSERT INTO version (migration, revision) VALUES (0, 0) ON CONFLICT DO NOTHING")

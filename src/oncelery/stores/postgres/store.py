@@ -6,17 +6,14 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from datetime import datetime, timedelta
-from typing import Any, Protocol, assert_never
-
-import psycopg
-from psycopg import sql
+from typing import TYPE_CHECKING, Any
 
 from oncelery import answers as a
 from oncelery.errors import ConfigurationError
 from oncelery.job import (
-    Durability,
     Duplicate,
     DuplicateCount,
+    Durability,
     Job,
     Lease,
     OnDuplicate,
@@ -27,17 +24,21 @@ from oncelery.job import (
     Submission,
     Tally,
 )
-from oncelery.settlement import Bury, Cancel, Complete, Release, Settlement
+from oncelery.settlement import Settlement
 from oncelery.stores.base import Clock
-from oncelery.stores.postgres import schema
+from oncelery.stores.postgres import rows, schema
 from oncelery.stores.postgres.address import Address
-from oncelery.stores.postgres.connections import Connections
+from oncelery.stores.postgres.connections import BorrowedConnection, Connections
 from oncelery.stores.postgres.faults import store_errors
-from oncelery.stores.postgres.rows import COLUMNS, Row, job_of, json_of
-from oncelery.stores.postgres.wire import Json
+from oncelery.stores.postgres.rows import Row
+
+if TYPE_CHECKING:
+    import psycopg
+    from psycopg import sql
 
 _NAMESPACE = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
+# The answers that consist of a job, by the name that the verb's function gives.
 _RESERVE: dict[str, Callable[[Job], a.ReserveAnswer]] = {
     "Reserved": a.Reserved,
     "Existing": a.Existing,
@@ -47,41 +48,77 @@ _BEGIN: dict[str, Callable[[Job], a.BeginAnswer]] = {
     "Busy": a.Busy,
     "Later": a.Later,
     "Finished": a.Finished,
+    "Buried": a.Buried,
     "Cancelled": a.Cancelled,
     "Mismatched": a.Mismatched,
+}
+_CANCEL: dict[str, Callable[[Job], a.CancelAnswer]] = {
+    "Requested": a.Requested,
+    "Finished": a.Finished,
+    "Cancelled": a.Cancelled,
+}
+_REVIVE: dict[str, Callable[[Job], a.ReviveAnswer]] = {
+    "Revived": a.Revived,
+    "Existing": a.Existing,
+    "NotBuried": a.NotBuried,
+}
+_DISCARD: dict[str, Callable[[Job], a.DiscardAnswer]] = {
+    "Discarded": a.Discarded,
+    "NotBuried": a.NotBuried,
+}
+_RECEIVED: dict[str, Callable[[Job], a.ReceivedAnswer]] = {
+    "Buried": a.Buried,
+    "Finished": a.Finished,
+    "Cancelled": a.Cancelled,
 }
 
 
 class PostgresStore:
-    """Keeps the ledger in the schema `namespace` of a PostgreSQL database (14 or newer)."""
+    """Keeps the ledger in the schema `namespace` of a PostgreSQL database (14 or newer).
+
+    The URL is the one that psql takes. It may also say `migrate=false` (the schema is made by `oncelery migrate`, not
+    at the first use), `pgbouncer=true` (behind a pooler in transaction mode), `connections=` (most per process; 4).
+    """
 
     shared = True
 
     def __init__(self, url: str, *, namespace: str = "oncelery", clock: Clock | None = None) -> None:
         if not _NAMESPACE.fullmatch(namespace):
-            raise ConfigurationError(f"namespace must be small letters, digits and _, not {namespace!r}")
+            raise ConfigurationError(f"namespace must be a-z, 0-9 and _, 63 at most, not {namespace!r}")
         self._namespace = namespace
         self._clock = clock
-        address = Address.parse(url)
-        check = schema.migrate if address.migrate else schema.verify
-        self._connections = Connections(address, check=lambda connection: check(connection, namespace))
         self._statements: dict[str, sql.Composed] = {}
+        self._connections = Connections(Address.parse(url), check=self._check)
+        self._fetch = self._connections.fetch
+
+    def migrate(self) -> None:
+        """Make the schema, or bring it to this version; nothing is ever set back."""
+        with store_errors(), self._connections.connect() as connection:
+            schema.migrate(connection, self._namespace)
+
+    def within(self, connection: psycopg.Connection[Any]) -> PostgresStore:
+        """Give this store inside the caller's transaction: what it does is done if and when the caller commits."""
+        with store_errors():
+            self._connections.open()
+        inside = copy(self)
+        inside._fetch = BorrowedConnection(connection).fetch  # noqa: SLF001 - a copy of itself
+        return inside
 
     # Verbs
 
     def reserve(self, submission: Submission, *, on_duplicate: OnDuplicate) -> a.ReserveAnswer:
         values = (*_work(submission), submission.delay, *_keeping(submission), on_duplicate)
-        [(answer, *job)] = self._call("reserve", values, f"answer, {COLUMNS}")
-        return _RESERVE[answer](job_of(job))
+        [(answer, *job)] = self._call("reserve", values, "answer, {job}")
+        return _RESERVE[answer](rows.job_of(job))
 
     def begin(
         self, submission: Submission, *, holder: str, worker: str, lease: timedelta, max_crashes: int, hold: bool
     ) -> a.BeginAnswer:
         values = (*_work(submission), *_keeping(submission), holder, worker, lease, max_crashes, hold)
-        [(answer, *columns)] = self._call("begin", values, f"answer, {COLUMNS}")
+        [(answer, *columns)] = self._call("begin", values, "answer, {job}")
         if answer == "Absent":
             return a.Absent()
-        job = job_of(columns)
+        job = rows.job_of(columns)
         if answer == "Granted":
             return a.Granted(_lease(job, lease, submission.durability), job.crashes > 0, job.steps, job.body)
         return _BEGIN[answer](job)
@@ -93,45 +130,98 @@ class PostgresStore:
             [lease.fence for lease in leases],
             [lease.duration for lease in leases],
         )
-        return [_renewed(*row) for row in self._call("renew", values, "*")]
+        return [
+            a.Renewed(until, cancel_requested) if ours else a.Fenced(_state(state))
+            for ours, until, cancel_requested, state in self._call("renew", values)
+        ]
 
     def settle(self, lease: Lease, settlement: Settlement) -> a.SettleAnswer:
         safe = lease.durability is Durability.SAFE
-        values = (lease.job_id, lease.key, lease.holder, lease.fence, safe, *_ending(settlement))
-        [(answer, state, next_id)] = self._call("settle", values, "*")
-        if answer == "Fenced":
-            return a.Fenced(State(state) if state else None)
-        return a.Settled(State(state), next_id)
+        values = (lease.job_id, lease.key, lease.holder, lease.fence, safe, *rows.ending_of(settlement))
+        [(answer, state, next_id)] = self._call("settle", values)
+        return a.Settled(State(state), next_id) if answer == "Settled" else a.Fenced(_state(state))
+
+    def record(
+        self, lease: Lease, *, progress: Progress | None = None, step: tuple[str, bytes] | None = None
+    ) -> a.RecordAnswer:
+        values = (lease.job_id, lease.holder, lease.fence, rows.json_of(progress), *(step or (None, None)))
+        [(answer, cancel_requested, state)] = self._call("record", values)
+        return a.Recorded(cancel_requested) if answer == "Recorded" else a.Fenced(_state(state))
+
+    def cancel(self, job_id: str, *, reason: str, force: bool = False) -> a.CancelAnswer:
+        [(answer, *job)] = self._call("cancel", (job_id, reason, force), "answer, {job}")
+        return a.Absent() if answer == "Absent" else _CANCEL[answer](rows.job_of(job))
+
+    def revive(self, job_id: str, *, body: bytes | None = None) -> a.ReviveAnswer:
+        [(answer, *job)] = self._call("revive", (job_id, body), "answer, {job}")
+        return a.Absent() if answer == "Absent" else _REVIVE[answer](rows.job_of(job))
+
+    def discard(self, job_id: str) -> a.DiscardAnswer:
+        [(answer, *job)] = self._call("discard", (job_id,), "answer, {job}")
+        return a.Absent() if answer == "Absent" else _DISCARD[answer](rows.job_of(job))
+
+    def received(self, job_id: str, *, limit: int) -> a.ReceivedAnswer:
+        [(answer, counted, *job)] = self._call("received", (job_id, limit), "answer, counted, {job}")
+        if answer == "Counted":
+            return a.Counted(counted)
+        return a.Absent() if answer == "Absent" else _RECEIVED[answer](rows.job_of(job))
+
+    def due(self, *, limit: int, empty_queues: Collection[str] = ()) -> Sequence[Job]:
+        return [rows.job_of(row) for row in self._call("due", (limit, list(empty_queues)), "{job}")]
 
     # Reading and housekeeping
 
     def get(self, job_id: str) -> Job | None:
-        rows = self._call("get", (job_id,), COLUMNS)
-        return job_of(rows[0]) if rows else None
+        found = self._call("get", (job_id,), "{job}")
+        return rows.job_of(found[0]) if found else None
 
     def last(self, key: str) -> Job | None:
-        rows = self._call("last", (key,), COLUMNS)
-        return job_of(rows[0]) if rows else None
+        found = self._call("last", (key,), "{job}")
+        return rows.job_of(found[0]) if found else None
+
+    def find(self, query: Query) -> Page[Job]:
+        end_at, end_id = rows.position_of(query.cursor) if query.cursor else (None, None)
+        limits = (query.since, query.until, end_at, end_id, query.limit + 1)
+        found = self._call("find", (list(query.states), query.task, query.scope, *limits), "{job}")
+        jobs = tuple(rows.job_of(row) for row in found[: query.limit])
+        return Page(items=jobs, cursor=rows.cursor_of(jobs[-1]) if len(found) > len(jobs) else "")
+
+    def duplicates(self, *, cursor: str = "", limit: int = 50, task: str = "", scope: str = "") -> Page[Duplicate]:
+        found = self._call("duplicates", (task, scope, int(cursor) if cursor else None, limit + 1))
+        shown = found[:limit]
+        items = tuple(rows.duplicate_of(row) for row in shown)
+        return Page(items=items, cursor=str(shown[-1][0]) if len(found) > len(shown) else "")
+
+    def duplicate_counts(self, *, since: datetime) -> Sequence[DuplicateCount]:
+        return [rows.duplicate_count_of(row) for row in self._call("duplicate_counts", (since,))]
+
+    def count(self, decisions: Mapping[tuple[str, str], int]) -> None:
+        tasks, names = [task for task, _ in decisions], [name for _, name in decisions]
+        self._call("count", (tasks, names, list(decisions.values())))
+
+    def tally(self) -> Tally:
+        [row] = self._call("tally", ())
+        return rows.tally_of(row)
+
+    def prune(self, *, limit: int) -> int:
+        [(pruned,)] = self._call("prune", (limit,))
+        return int(pruned)
 
     def close(self) -> None:
         self._connections.close()
 
-    def _call(self, verb: str, values: Sequence[object], columns: str) -> list[Row]:
+    def _call(self, verb: str, values: Sequence[object], columns: str = "*") -> list[Row]:
         """Call the verb's function with these values and the time."""
         statement = self._statements.get(verb)
         if statement is None:
-            statement = self._statements[verb] = _statement(self._namespace, verb, len(values) + 1, columns)
+            statement = rows.statement(self._namespace, verb, len(values) + 1, columns)
+            self._statements[verb] = statement
         now = self._clock() if self._clock else None
         with store_errors():
-            return self._connections.fetch(statement, (*values, now))
+            return self._fetch(statement, (*values, now))
 
-
-def _statement(namespace: str, verb: str, count: int, columns: str) -> sql.Composed:
-    return sql.SQL("SELECT " + columns + " FROM {schema}.{verb}({values}) AS job").format(
-        schema=sql.Identifier(namespace),
-        verb=sql.Identifier(verb),
-        values=sql.SQL(", ").join([sql.Placeholder()] * count),
-    )
+    def _check(self, connection: psycopg.Connection[Any], *, migrate: bool) -> None:
+        (schema.migrate if migrate else schema.verify)(connection, self._namespace)
 
 
 def _work(submission: Submission) -> tuple[object, ...]:
@@ -141,6 +231,10 @@ def _work(submission: Submission) -> tuple[object, ...]:
 
 def _keeping(submission: Submission) -> tuple[object, ...]:
     return (submission.retention, submission.history, submission.durability is Durability.SAFE)
+
+
+def _state(word: str | None) -> State | None:
+    return State(word) if word else None
 
 
 def _lease(job: Job, duration: timedelta, durability: Durability) -> Lease:
@@ -158,24 +252,3 @@ def _lease(job: Job, duration: timedelta, durability: Durability) -> Lease:
         duration=duration,
         durability=durability,
     )
-
-
-def _renewed(ours: bool | None, until: datetime, cancel_requested: bool, state: str | None) -> a.RenewAnswer:  # noqa: FBT001
-    if ours:
-        return a.Renewed(until, cancel_requested)
-    return a.Fenced(State(state) if state else None)
-
-
-def _ending(settlement: Settlement) -> tuple[object, ...]:
-    """Name the settlement, then its result, reason, error, cause and delay."""
-    match settlement:
-        case Complete(result=result):
-            return ("complete", result, None, None, None, None)
-        case Bury(reason=reason, error=error):
-            return ("bury", None, reason, json_of(error), None, None)
-        case Cancel(reason=reason):
-            return ("cancel", None, reason, None, None, None)
-        case Release(cause=cause, delay=delay, error=error):
-            return ("release", None, None, json_of(error), cause, delay)
-        case _:
-            assert_never(settlement)

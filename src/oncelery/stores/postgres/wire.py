@@ -1,4 +1,4 @@
-"""How values travel between Python and PostgreSQL, exactly: any text, durations in microseconds, time in UTC, raw JSON."""
+"""How values travel between Python and PostgreSQL: any text, exact durations, times in UTC, JSON as it was written."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _unescape(code: str) -> str:
 
 
 class _TextDumper(Dumper):
-    r"""Python's text may hold NUL and lone surrogates, PostgreSQL's may not: they become \0 and \udc80, and \ is doubled."""
+    r"""Python's text may hold NUL and half surrogates, PostgreSQL's may not: written \0 and \udc80, with \ doubled."""
 
     format = Format.BINARY
     oid = types["text"].oid
@@ -64,7 +64,7 @@ class _TextLoader(Loader):
 
 
 class _DurationDumper(Dumper):
-    """A day is 24 hours, also where the session's time zone has days of 23 and 25: so none is sent, only microseconds."""
+    """In microseconds: a day would be one of 23 or 25 hours in a session whose time zone has such days."""
 
     format = Format.BINARY
     oid = types["interval"].oid

@@ -1,0 +1,37 @@
+-- revive: buried -> queued, with its counters cleared
+-- in: id, body (null = its own), now (null = server clock)
+-- out: one row: the answer's name, and the job; of Existing the one that has its key
+CREATE OR REPLACE FUNCTION revive(
+  p_id text, p_body bytea, p_now timestamptz, OUT answer text, OUT job jobs
+) LANGUAGE plpgsql SET search_path FROM CURRENT SET lock_timeout = '5s' AS $$
+DECLARE
+  now timestamptz;
+  other jobs;
+BEGIN
+  job := hold(p_id, NULL);
+  now := coalesce(p_now, clock_timestamp());
+  IF job.id IS NULL OR job.expires_at <= now THEN
+    answer := 'Absent';
+    RETURN;
+  ELSIF job.state <> 'buried' THEN
+    answer := 'NotBuried';
+    RETURN;
+  END IF;
+
+  other := keeper(job.key, now);
+  IF other.id IS NOT NULL THEN
+    job := other;
+    answer := 'Existing';
+    RETURN;
+  END IF;
+
+  PERFORM amend(p_id, p_body, job.digest);
+  UPDATE jobs SET newest = false WHERE key = job.key AND newest AND id <> p_id;
+  -- Neither the job it waited behind nor the one that waited for it has to do with this new life.
+  UPDATE jobs SET
+    newest = true, behind = '', trail_id = '', attempt = 0, crashes = 0, received = 0, crashed = false,
+    reason = '', cancel_reason = '', error = NULL, settled_at = NULL
+  WHERE id = p_id;
+  job := queue_again(p_id, '0', now);
+  answer := 'Revived';
+END $$;
