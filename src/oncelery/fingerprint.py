@@ -1,0 +1,315 @@
+"""A call and its key: what makes two calls of a task the same work.
+
+`Identity` is made once per task, of its signature and its options `key`, `ignore` and `scope`, and then turns each call
+into a `Fingerprint`. Publisher and worker come to the same one, whatever serialiser is between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from hashlib import sha256
+from inspect import BoundArguments, Parameter, Signature, signature
+from typing import Any, Final, Literal, TypeAlias
+
+from oncelery.canonical import canonical_json, fields_of, key_text
+from oncelery.errors import ConfigurationError, FingerprintError
+
+
+class _Sentinel(Enum):
+    TASK_ID = "task id"
+
+
+#: `key=TASK_ID`: only redeliveries of one message are the same work, equal arguments are not.
+TASK_ID: Final = _Sentinel.TASK_ID
+
+#: Names of arguments, or dotted paths into them: one, or several.
+Paths: TypeAlias = str | Iterable[str]
+
+#: What the option `key` may be.
+KeyChoice: TypeAlias = Paths | Callable[..., object] | Literal[_Sentinel.TASK_ID] | None
+
+#: Part of every key. It changes with the recipe, so that keys of two recipes never meet.
+VERSION: Final = "1"
+
+
+def fingerprint(task_name: str, payload: object) -> str:
+    """Return the key of a task called with these arguments: 64 hex digits, the same in every process and release.
+
+    It is the key of a task without namespace and scope of which all arguments count, when `payload` maps the names of
+    the arguments to their values. See `canonical_json` for which values are one.
+
+    Raises:
+        FingerprintError: an argument cannot be part of a key; the message names it by its path.
+    """
+    return _key(task_name=task_name, kind="arguments", identity=_digest(task_name, payload))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fingerprint:
+    """What a call is known by."""
+
+    #: The identity of the work: 64 hex digits.
+    key: str
+    #: Of the arguments that count: 64 hex digits. One key with two digests is one name for two works.
+    digest: str
+    #: The tenant, to be read; empty for a task without `scope`. Several values are joined by `/`; a `/` or `%` inside a
+    #: value is percent-encoded, so that no tenant's name can be taken for another's.
+    scope: str
+
+
+class Identity:
+    """What makes two calls of one task the same work.
+
+    Args:
+        task_name: The task's name; part of every key.
+        call: The function that arguments are bound to, or its signature: `f(1)` and `f(a=1)` are one call.
+        key: What counts: an argument's name, a dotted path into one, several of these, or a callable that is called
+            like the task, with the defaults filled in, and returns any value. None: all arguments. `TASK_ID`: none.
+        ignore: Names and paths that do not count. A path through a list is left out of each of its items.
+        scope: Names and paths of the tenant; part of every key, whatever `key` says.
+        bound: Whether the first parameter is the task itself.
+
+    Raises:
+        ConfigurationError: an option names what the task does not take, or leaves nothing that counts.
+    """
+
+    __slots__ = ("_ignore", "_key", "_scope", "_signature", "task_name")
+
+    def __init__(
+        self,
+        task_name: str,
+        call: Callable[..., object] | Signature,
+        *,
+        key: KeyChoice = None,
+        ignore: Paths = (),
+        scope: Paths = (),
+        bound: bool = False,
+    ) -> None:
+        self.task_name = task_name
+        self._signature = _TaskSignature(task_name, call, bound=bound)
+        self._key = key if key is None or key is TASK_ID or callable(key) else self._signature.paths("key", key)
+        self._ignore = self._signature.paths("ignore", ignore)
+        self._scope = self._signature.paths("scope", scope)
+        self._check_that_something_counts()
+
+    def of(
+        self,
+        args: Sequence[Any] | None = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        namespace: str = "",
+        task_id: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> Fingerprint:
+        """Return what a call is known by: the caller's `idempotency_key`, or else what `key` chooses of the call.
+
+        Raises:
+            TypeError: the task cannot be called like this.
+            FingerprintError: an argument cannot be part of a key, a path leads nowhere, or the key is empty.
+        """
+        args, kwargs = args or (), kwargs or {}
+        arguments = self._signature.bind(args, kwargs)
+        scope = self._scope_of(arguments)
+        if idempotency_key is not None:
+            kind, identity = "given", self._given("idempotency_key", idempotency_key)
+            digest = _digest(self.task_name, self._counted(arguments, args, kwargs))
+        elif self._key is TASK_ID:
+            # Nothing of the arguments counts: nothing in them can be refused, and a retry may change them.
+            kind, identity, digest = "task", self._given("task_id", task_id), _NOTHING
+        else:
+            digest = _digest(self.task_name, self._not_empty(self._counted(arguments, args, kwargs)))
+            kind, identity = "arguments", digest
+        key = _key(task_name=self.task_name, kind=kind, identity=identity, namespace=namespace, scope=scope)
+        return Fingerprint(key=key, digest=digest, scope=scope)
+
+    def _given(self, name: str, value: object) -> str:
+        if isinstance(value, str) and value:
+            return value
+        raise FingerprintError(f"task {self.task_name!r}: {name} must be a text that is not empty, not {value!r}.")
+
+    def _counted(self, arguments: dict[str, Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what counts of a call, each part under the name that it is chosen by."""
+        if callable(self._key):
+            call = self._signature.call(args, kwargs)
+            return {"key()": self._key(*call.args, **call.kwargs)}
+        for path in self._ignore:
+            arguments = _without(arguments, path)
+        if isinstance(self._key, tuple):
+            return {".".join(path): self._at("key", path, arguments) for path in self._key}
+        return arguments
+
+    def _not_empty(self, counted: dict[str, Any]) -> dict[str, Any]:
+        # A task that takes no arguments is one work; but a choice that comes out empty would make one work of many.
+        if self._key is not None and all(map(_is_empty, counted.values())):
+            what = ", ".join(map(repr, counted))
+            raise FingerprintError(
+                f"task {self.task_name!r}: {what} is empty, and chosen to tell calls apart by `key=`."
+            )
+        return counted
+
+    def _scope_of(self, arguments: dict[str, Any]) -> str:
+        names = []
+        for path in self._scope:
+            value = self._at("scope", path, arguments)
+            if _is_empty(value):
+                raise FingerprintError(f"task {self.task_name!r}: {'.'.join(path)!r} is empty, and named by `scope=`.")
+            names.append(key_text(value).replace("%", "%25").replace("/", "%2F"))
+        return "/".join(names)
+
+    def _at(self, option: str, path: tuple[str, ...], arguments: dict[str, Any]) -> object:
+        found: object = arguments
+        for depth, step in enumerate(path):
+            try:
+                found = _step(found, step)
+            except LookupError as missing:
+                place = f"argument {'.'.join(path[:depth])!r}" if depth else "the call"
+                text = f"task {self.task_name!r}: `{option}=` names {'.'.join(path)!r}, but {place} {missing.args[0]}."
+                raise FingerprintError(text) from None
+        return found
+
+    def _check_that_something_counts(self) -> None:
+        if callable(self._key) and self._ignore:
+            raise self._signature.wrong("`ignore=` has no effect on a callable `key=`: leave it out there")
+        if self._key == ():
+            raise self._signature.wrong("`key=` names nothing: leave it away if all arguments count")
+        if self._signature.names and self._signature.names <= {path[0] for path in self._ignore if len(path) == 1}:
+            raise self._signature.wrong("`ignore=` names every argument, so that all calls would be one")
+        chosen = self._key if isinstance(self._key, tuple) else ()
+        both = [path for path in chosen for other in self._ignore if path[: len(other)] == other]
+        if both:
+            raise self._signature.wrong(f"`key=` and `ignore=` both name {'.'.join(both[0])!r}")
+
+
+class _TaskSignature:
+    """How a task may be called, read once."""
+
+    __slots__ = ("_defaults", "_positional", "_rest", "_simple", "_takes_more", "_task_name", "_whole", "names")
+
+    def __init__(self, task_name: str, call: Callable[..., object] | Signature, *, bound: bool) -> None:
+        whole = call if isinstance(call, Signature) else signature(call)
+        parameters = list(whole.parameters.values())[1 if bound else 0 :]
+        kinds = {each.name: each.kind for each in parameters}
+        self._task_name = task_name
+        self._whole = whole.replace(parameters=parameters)
+        self._positional = tuple(name for name, kind in kinds.items() if kind is Parameter.POSITIONAL_OR_KEYWORD)
+        self._defaults = {each.name: each.default for each in parameters if each.default is not Parameter.empty}
+        self._rest = next((name for name, kind in kinds.items() if kind is Parameter.VAR_POSITIONAL), None)
+        self._takes_more = next((name for name, kind in kinds.items() if kind is Parameter.VAR_KEYWORD), None)
+        #: Whether each parameter may be given by name, and nothing else may: then binding needs no `inspect`.
+        self._simple = {Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY}.issuperset(kinds.values())
+        #: What the parameters are called in a bound call.
+        self.names = frozenset(f"*{name}" if name == self._rest else name for name in kinds)
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return each argument under its name, defaults filled in; those of `**kwargs` beside the others.
+
+        Raises:
+            TypeError: Python would not let the task be called like this.
+        """
+        if self._simple and len(args) <= len(self._positional):
+            arguments = {**self._defaults, **dict(zip(self._positional, args, strict=False)), **kwargs}
+            if arguments.keys() == self.names and kwargs.keys().isdisjoint(self._positional[: len(args)]):
+                return arguments
+        arguments = dict(self.call(args, kwargs).arguments)
+        if self._rest and (rest := arguments.pop(self._rest)):
+            arguments[f"*{self._rest}"] = rest
+        more = arguments.pop(self._takes_more) if self._takes_more else {}
+        # One name may be given twice, to a positional-only parameter and to `**kwargs`: the latter stays apart.
+        apart = {name: value for name, value in more.items() if name in arguments or name.startswith("*")}
+        return {**more, **arguments, **({f"**{self._takes_more}": apart} if apart else {})}
+
+    def call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> BoundArguments:
+        """Return the call as Python sees it, defaults filled in; TypeError where Python would raise one."""
+        try:
+            bound = self._whole.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{self._task_name}(): {error}") from None
+        bound.apply_defaults()
+        return bound
+
+    def paths(self, option: str, given: Paths) -> tuple[tuple[str, ...], ...]:
+        """Read an option that names arguments; ConfigurationError when the task does not take such ones."""
+        texts = (given,) if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
+        return tuple(self._path(option, text) for text in texts)
+
+    def _path(self, option: str, text: object) -> tuple[str, ...]:
+        first, *others = text.split(".") if isinstance(text, str) else [""]
+        path = (f"*{first}" if first == self._rest else first, *others)
+        if not all(path):
+            raise self.wrong(f"`{option}=` takes names of arguments and dotted paths into them, not {text!r}")
+        unknown = path[0] not in self.names and not self._takes_more
+        if unknown or first == self._takes_more:
+            taken = ", ".join(name for name in self._whole.parameters if name != self._takes_more)
+            raise self.wrong(f"`{option}=` names {first!r}, which is not among its arguments: {taken or 'it has none'}")
+        return path
+
+    def wrong(self, what: str) -> ConfigurationError:
+        """Return the error for an option of this task."""
+        return ConfigurationError(f"task {self._task_name!r}: {what}.")
+
+
+def _step(found: object, step: str) -> object:
+    """Go one step down a path; LookupError says why that is not possible."""
+    if isinstance(found, dict | Mapping):  # dict first: asking an abstract class is slow
+        if step in found:
+            return found[step]
+        # Behind a JSON serialiser every key is text.
+        for key in found:
+            if not isinstance(key, str) and key_text(key) == step:
+                return found[key]
+        raise LookupError(f"has no {step!r}, only: {', '.join(sorted(map(str, found))[:_SHOWN]) or 'nothing'}")
+    if isinstance(found, list | tuple) and step.isdecimal():
+        if int(step) < len(found):
+            return found[int(step)]
+        raise LookupError(f"has {len(found)} items, so no {step}")
+    try:
+        return getattr(found, step)
+    except AttributeError:
+        raise LookupError(f"is a {type(found).__name__} without {step!r}") from None
+
+
+def _without(value: Any, path: tuple[str, ...]) -> Any:  # noqa: ANN401 - truly any
+    """Return a value without what a path leads to; the value itself when it leads nowhere."""
+    if isinstance(value, list | tuple):
+        return [_without(item, path) for item in value]
+    parts = fields_of(value)
+    if parts is None:
+        return value
+    step, *further = path
+    named = {key: key if isinstance(key, str) else key_text(key) for key in parts}
+    kept = {key: item for key, item in parts.items() if further or named[key] != step}
+    return {key: _without(item, tuple(further)) if named[key] == step else item for key, item in kept.items()}
+
+
+def _is_empty(value: object) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_is_empty, value))
+    return value is None or (isinstance(value, str | bytes | dict | set | frozenset) and not value)
+
+
+def _digest(task_name: str, counted: object) -> str:
+    try:
+        return sha256(canonical_json(counted)).hexdigest()
+    except FingerprintError as error:
+        raise FingerprintError(f"task {task_name!r}: {error}") from None
+
+
+def _key(*, task_name: str, kind: str, identity: str, namespace: str = "", scope: str = "") -> str:
+    # Each part stands behind its length: ("a:b", "c") and ("a", "b:c") are two keys.
+    parts = (
+        f"{len(VERSION)}:{VERSION},{len(namespace)}:{namespace},{len(task_name)}:{task_name},"
+        f"{len(scope)}:{scope},{len(kind)}:{kind},{len(identity)}:{identity},"
+    )
+    try:
+        return sha256(parts.encode()).hexdigest()
+    except UnicodeEncodeError:
+        raise FingerprintError(f"task {task_name!r}: its key has a lone surrogate, which UTF-8 cannot carry.") from None
+
+
+#: The digest of a call of which nothing counts.
+_NOTHING: Final = sha256(b"").hexdigest()
+
+#: How many names an error lists.
+_SHOWN: Final = 10
