@@ -22,7 +22,7 @@ BEGIN
   IF job.id IS NULL OR job.expires_at <= now THEN
     job := keeper(p_key, now);
     IF job.state = 'running' AND job.lease_until <= now AND job.body = '' THEN
-      PERFORM end_lapsed(job.id, now);
+      PERFORM end_lapsed(job, now);
       job := keeper(p_key, now);
     END IF;
     v_meets := job.id IS NOT NULL;
@@ -56,7 +56,7 @@ BEGIN
     answer := 'Later';
     RETURN;
   ELSIF job.state = 'running' AND job.holder <> p_holder AND job.cancel_requested THEN
-    job := end_lapsed(job.id, now);
+    job := end_lapsed(job, now);
     answer := 'Cancelled';
     RETURN;
   ELSIF job.state = 'running' AND job.holder <> p_holder THEN

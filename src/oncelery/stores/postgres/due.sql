@@ -1,8 +1,9 @@
 -- due: queued and its message missing, or running with a lapsed lease -> the same, with its next check set
---      running with a lapsed lease, to be cancelled or never to be published -> cancelled
+--      the same, but never to be published, or running and to be cancelled -> cancelled
 -- in: limit, the broker's empty queues, now (null = server clock)     out: the jobs to publish, most overdue first
 --
--- Waits for no lock: what somebody else has in hand is not lost.
+-- Waits for no lock: what somebody else has in hand is not lost. Each row is looked at again once it is ours, because
+-- another sweeper, or a worker, may have had it since.
 CREATE OR REPLACE FUNCTION due(p_limit integer, p_empty_queues text[], p_now timestamptz) RETURNS SETOF jobs
 LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
 DECLARE
@@ -10,13 +11,15 @@ DECLARE
   job jobs;
 BEGIN
   FOR job IN
-    SELECT * FROM jobs
-    WHERE state = 'running' AND check_at(next_check, lease_until) <= now AND (cancel_requested OR body = '')
-    FOR UPDATE SKIP LOCKED
+    SELECT * FROM jobs WHERE id IN (
+      SELECT id FROM jobs WHERE state = 'running' AND lease_until <= now AND (cancel_requested OR body = '')
+      UNION ALL
+      SELECT id FROM jobs WHERE state = 'queued' AND body = ''
+    ) AND is_missing(jobs, p_empty_queues, now) FOR UPDATE SKIP LOCKED
   LOOP
-    -- Row first, key second is the wrong order; it is safe because this does not wait.
+    -- First the row, then the key is the wrong order; it is safe because this does not wait.
     IF pg_try_advisory_xact_lock(lock_of(job.key)) THEN
-      PERFORM end_lapsed(job.id, now);
+      PERFORM end_lapsed(job, now);
     END IF;
   END LOOP;
 
@@ -43,12 +46,7 @@ BEGIN
     )
     SELECT * FROM jobs
     WHERE id IN (SELECT id FROM overdue UNION SELECT id FROM missing)
-      -- Looked at again once the row is ours: another sweeper, or a worker, may have had it since.
-      AND CASE state
-        WHEN 'running' THEN check_at(next_check, lease_until) <= now AND NOT cancel_requested AND body IS DISTINCT FROM ''
-        WHEN 'queued' THEN behind = '' AND (next_check <= now OR (resent = 0 AND sent_at <= now - publish_grace()))
-        ELSE false
-      END
+      AND is_missing(jobs, p_empty_queues, now) AND body IS DISTINCT FROM '' AND NOT cancel_requested
     ORDER BY check_at(next_check, lease_until) LIMIT p_limit FOR UPDATE SKIP LOCKED
   LOOP
     UPDATE jobs SET

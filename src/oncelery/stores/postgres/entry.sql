@@ -179,12 +179,28 @@ BEGIN
   RETURN job;
 END $$;
 
--- running under a lapsed lease -> cancelled: nobody can take it over, or its cancellation is asked for.
-CREATE OR REPLACE FUNCTION end_lapsed(p_id text, p_now timestamptz) RETURNS jobs LANGUAGE plpgsql AS $$
-DECLARE
-  job jobs := end_run(p_id, 'lapse', NULL, p_now);
+-- (queued | running) -> cancelled: nobody can take it over, or its cancellation is asked for.
+CREATE OR REPLACE FUNCTION end_lapsed(p_job jobs, p_now timestamptz) RETURNS jobs LANGUAGE plpgsql AS $$
 BEGIN
-  RETURN finish(p_id, 'cancelled', p_now, coalesce(nullif(job.cancel_reason, ''), 'lapsed'), p_superseded => true);
+  IF p_job.state = 'running' THEN
+    PERFORM end_run(p_job.id, 'lapse', NULL, p_now);
+  END IF;
+  RETURN finish(
+    p_job.id, 'cancelled', p_now, coalesce(nullif(p_job.cancel_reason, ''), 'lapsed'), p_superseded => true
+  );
+END $$;
+
+-- Whether the message or the worker of a job seems to be lost.
+CREATE OR REPLACE FUNCTION is_missing(p_job jobs, p_empty_queues text[], p_now timestamptz) RETURNS boolean
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  RETURN CASE
+    WHEN p_job.state NOT IN ('queued', 'running') OR p_job.behind <> '' THEN false
+    WHEN check_at(p_job.next_check, p_job.lease_until) <= p_now THEN true
+    WHEN p_job.state = 'running' OR p_job.resent > 0 OR p_job.sent_at > p_now - publish_grace() THEN false
+    WHEN p_job.queue = ANY (p_empty_queues) THEN true
+    ELSE EXISTS (SELECT FROM watermarks WHERE queue = p_job.queue AND sent_at > p_job.sent_at)
+  END;
 END $$;
 
 -- Note when the newest job that has begun was sent. One row serves a whole queue: who finds it locked goes on, because

@@ -18,7 +18,7 @@ BEGIN
 
   IF job.id IS NOT NULL AND (job.expires_at IS NULL OR job.expires_at > now) THEN
     answer := CASE
-      WHEN job.key <> p_key OR differ(p_digest, job.digest) THEN 'Mismatched'
+      WHEN job.key <> p_key THEN 'Mismatched'
       WHEN job.state = 'queued' AND job.begun_at IS NULL THEN 'Reserved'
       ELSE 'Existing'
     END;

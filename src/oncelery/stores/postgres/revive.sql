@@ -1,4 +1,4 @@
--- revive: buried -> queued, with its counters cleared
+-- revive: buried -> queued, with its counters cleared, under no lower fence than the key's last job had
 -- in: id, body (null = its own), now (null = server clock)
 -- out: one row: the answer's name, and the job; of Existing the one that has its key
 CREATE OR REPLACE FUNCTION revive(
@@ -7,6 +7,7 @@ CREATE OR REPLACE FUNCTION revive(
 DECLARE
   now timestamptz;
   other jobs;
+  v_fence bigint;
 BEGIN
   job := hold(p_id, NULL);
   now := coalesce(p_now, clock_timestamp());
@@ -26,10 +27,10 @@ BEGIN
   END IF;
 
   PERFORM amend(p_id, p_body, job.digest);
-  UPDATE jobs SET newest = false WHERE key = job.key AND newest AND id <> p_id;
+  UPDATE jobs SET newest = false WHERE key = job.key AND newest RETURNING fence INTO v_fence;
   -- Neither the job it waited behind nor the one that waited for it has to do with this new life.
   UPDATE jobs SET
-    newest = true, behind = '', trail_id = '', attempt = 0, crashes = 0, received = 0, crashed = false,
+    newest = true, fence = greatest(fence, v_fence), behind = '', trail_id = '', attempt = 0, crashes = 0, received = 0, crashed = false,
     reason = '', cancel_reason = '', error = NULL, settled_at = NULL
   WHERE id = p_id;
   job := queue_again(p_id, '0', now);

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, assert_never
 
 from psycopg import sql
+from psycopg.adapt import PyFormat
 
 from oncelery.codec import decode, encode
 from oncelery.job import Answer, Attempt, Duplicate, DuplicateCount, Failure, Job, Progress, State, Tally
@@ -52,7 +53,7 @@ def statement(namespace: str, verb: str, values: int, columns: str) -> sql.Compo
     return sql.SQL(call).format(
         schema=sql.Identifier(namespace),
         verb=sql.Identifier(verb),
-        values=sql.SQL(", ").join([sql.Placeholder()] * values),
+        values=sql.SQL(", ").join([sql.Placeholder(format=PyFormat.BINARY)] * values),
     )
 
 

@@ -124,6 +124,8 @@ class PostgresStore:
         return _BEGIN[answer](job)
 
     def renew(self, leases: Sequence[Lease]) -> Sequence[a.RenewAnswer]:
+        if not leases:
+            return []
         values = (
             [lease.job_id for lease in leases],
             [lease.holder for lease in leases],
@@ -196,8 +198,9 @@ class PostgresStore:
         return [rows.duplicate_count_of(row) for row in self._call("duplicate_counts", (since,))]
 
     def count(self, decisions: Mapping[tuple[str, str], int]) -> None:
-        tasks, names = [task for task, _ in decisions], [name for _, name in decisions]
-        self._call("count", (tasks, names, list(decisions.values())))
+        if decisions:
+            tasks, names = [task for task, _ in decisions], [name for _, name in decisions]
+            self._call("count", (tasks, names, list(decisions.values())))
 
     def tally(self) -> Tally:
         [row] = self._call("tally", ())

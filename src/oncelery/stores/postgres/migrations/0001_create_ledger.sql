@@ -67,9 +67,11 @@ CREATE TABLE jobs (
 -- One last job per key: no race between two submissions can accept both.
 CREATE UNIQUE INDEX jobs_of_key ON jobs (key) WHERE newest;
 
--- due: what was published again or freed; and what waits in each queue, oldest first. (Running jobs are as few as the
--- workers' slots and are found by their state: an index on lease_until would have to follow every renewal.)
+-- due: what was published again or freed; what ends instead of being published; what waits in each queue, oldest first.
+-- (Running jobs are as few as the workers' slots and are found by their state: an index on lease_until would have to
+-- follow every renewal.)
 CREATE INDEX jobs_to_check ON jobs (next_check) WHERE state = 'queued' AND behind = '';
+CREATE INDEX jobs_unpublishable ON jobs (next_check) WHERE state = 'queued' AND body = '';
 CREATE INDEX jobs_waiting ON jobs (queue, sent_at) WHERE state = 'queued' AND behind = '' AND resent = 0;
 
 -- find, newest change first. Nearly all jobs are completed, so an index of all states would be one of that state.
