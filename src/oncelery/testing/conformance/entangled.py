@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-import pytest
-
 from oncelery.answers import Existing, Reserved
 from oncelery.job import Cause, OnDuplicate, Reason, State
 from oncelery.settlement import Bury
@@ -19,6 +17,7 @@ from oncelery.testing.conformance.acts import (
     buried,
     complete,
     completed,
+    lapsed,
     release,
     reserve,
     running,
@@ -29,13 +28,10 @@ from oncelery.testing.conformance.fixtures import Fixtures
 
 HOUR = timedelta(hours=1)
 
-not_yet = pytest.mark.xfail(strict=False, reason="the reference does not keep this yet")
-
 
 class Entangled(Fixtures):
     """Sentences that each need two rules."""
 
-    @not_yet
     def test_a_job_buried_while_it_waited_can_be_revived_and_begin(self, store: Store, clock: FakeClock) -> None:
         lease = running(store, work(retention=HOUR))
         accepted(store, OTHER, on_duplicate=OnDuplicate.TRAIL)
@@ -50,7 +46,6 @@ class Entangled(Fixtures):
         assert [job.id for job in store.due(limit=10)] == [OTHER]
         assert running(store, work(OTHER), holder="second").attempt == 1
 
-    @not_yet
     def test_a_revived_job_does_not_know_of_the_one_that_trailed_it_once(self, store: Store, clock: FakeClock) -> None:
         lease = running(store)
         accepted(store, OTHER, on_duplicate=OnDuplicate.TRAIL, retention=HOUR)
@@ -66,7 +61,6 @@ class Entangled(Fixtures):
         assert complete(store, lease).next_id == "third"
         assert store.last(KEY) == seen(store, "third")
 
-    @not_yet
     def test_a_revived_job_that_was_trailed_once_can_be_replaced(self, store: Store, clock: FakeClock) -> None:
         lease = running(store)
         accepted(store, OTHER, on_duplicate=OnDuplicate.TRAIL, retention=HOUR)
@@ -79,7 +73,6 @@ class Entangled(Fixtures):
 
         assert (seen(store).state, seen(store).reason) == (State.CANCELLED, "replaced")
 
-    @not_yet
     def test_a_fence_grows_over_a_revival_past_a_newer_job_of_the_key(self, store: Store, clock: FakeClock) -> None:
         buried(store)
         clock.now += HOUR
@@ -90,7 +83,6 @@ class Entangled(Fixtures):
 
         assert running(store, holder="second").fence > newer.fence
 
-    @not_yet
     def test_an_id_used_again_under_another_key_leaves_its_old_key_free(self, store: Store, clock: FakeClock) -> None:
         completed(store, work(JOB, "old key"))
         clock.advance(days=7)
@@ -99,19 +91,31 @@ class Entangled(Fixtures):
         assert store.last("old key") is None
         assert accepted(store, OTHER, "old key").state is State.QUEUED
 
-    @not_yet
     def test_a_publisher_whose_payload_was_taken_over_may_still_ask_again(self, store: Store) -> None:
         accepted(store, digest="d1")
         reserve(store, OTHER, on_duplicate=OnDuplicate.TRAIL, digest="d2")
 
         assert reserve(store, digest="d1") == Reserved(seen(store))
 
-    @not_yet
-    def test_a_job_with_an_empty_body_is_never_published(self, store: Store, clock: FakeClock) -> None:
+    def test_a_job_with_an_empty_body_ends_where_another_would_be_published(
+        self, store: Store, clock: FakeClock
+    ) -> None:
         release(store, running(store, work(body=b"")), Cause.HANDBACK)
         clock.now += SLOW_CHECK
 
-        assert list(store.due(limit=10, empty_queues={"celery"})) == []
+        assert list(store.due(limit=10)) == []
+        assert (seen(store).state, seen(store).reason) == (State.CANCELLED, "lapsed")
+        assert [attempt.cause for attempt in seen(store).past] == [Cause.HANDBACK]
+
+    def test_the_end_of_a_job_with_an_empty_body_lets_the_one_behind_it_begin(
+        self, store: Store, clock: FakeClock
+    ) -> None:
+        lease = lapsed(store, clock, work(body=b""))
+        accepted(store, OTHER, on_duplicate=OnDuplicate.TRAIL)
+
+        store.due(limit=10)
+
+        assert running(store, work(OTHER), holder="second").fence > lease.fence
 
     def test_a_release_while_another_waits_is_not_replaced_under_it(self, store: Store) -> None:
         release(store, running(store), Cause.RETRY)

@@ -71,12 +71,14 @@ class Payloads(Fixtures):
 
     @odd_bytes
     def test_a_body_comes_back_byte_for_byte(self, store: Store, clock: FakeClock, value: bytes) -> None:
-        accepted(store, body=b"old")
-        reserve(store, OTHER, on_duplicate=OnDuplicate.TRAIL, body=value)
+        accepted(store, "whole", "key 1", body=value)
+        accepted(store, "taken over", "key 2", body=b"old")
+        reserve(store, OTHER, "key 2", on_duplicate=OnDuplicate.TRAIL, body=value)
         clock.now += PUBLISH_GRACE
 
-        assert [job.body for job in store.due(limit=1, empty_queues={"celery"})] == [value]
-        assert granted(store).body == value
+        assert granted(store, work("taken over", "key 2")).body == value == seen(store, "taken over").body
+        # An empty one is never published.
+        assert [job.body for job in store.due(limit=10, empty_queues={"celery"})] == [value] * bool(value)
 
     def test_no_body_is_not_an_empty_one(self, store: Store) -> None:
         accepted(store, "none", "key 1", body=None)
