@@ -13,9 +13,10 @@ from oncelery.testing.conformance.payloads import Payloads
 from oncelery.testing.conformance.publishing import Replacing, Reserving, Trailing
 from oncelery.testing.conformance.races import ProcessRaces, ThreadRaces
 from oncelery.testing.conformance.reading import Finding, Opening, Pruning, Tallying
+from oncelery.testing.conformance.receiving import Receiving
 from oncelery.testing.conformance.replies import BrokenRuns, LostReplies
 from oncelery.testing.conformance.running import Beginning, Crashing, Ephemeral
-from oncelery.testing.conformance.sweeping import LostMessages, LostWorkers, Receiving
+from oncelery.testing.conformance.sweeping import LostMessages, LostWorkers
 
 
 class StoreConformance(

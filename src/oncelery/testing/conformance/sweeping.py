@@ -1,4 +1,4 @@
-"""What the sweeper finds: jobs whose message or worker was lost; and deliveries that start nothing."""
+"""What the sweeper finds: jobs whose message or worker was lost, each in its time."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from oncelery.answers import Absent, Buried, Busy, Cancelled, Counted, Fenced, Finished, Settled
-from oncelery.job import Cause, OnDuplicate, Reason, State
+from oncelery.answers import Busy, Fenced, Settled
+from oncelery.job import Cause, OnDuplicate, State
 from oncelery.settlement import Complete
 from oncelery.stores.base import PUBLISH_GRACE, SLOW_CHECK, Store
 from oncelery.testing.clock import FakeClock
@@ -353,65 +353,3 @@ class LostWorkers(Fixtures):
 
         assert isinstance(begin(store, work(OTHER), holder="second"), Busy)
         assert running(store, holder="second", lease=LEASE).attempt == 2
-
-
-class Receiving(Fixtures):
-    """A delivery that leads to no run is counted; a job that never starts is buried."""
-
-    def test_deliveries_of_a_queued_job_are_counted(self, store: Store) -> None:
-        before = accepted(store)
-
-        assert store.received(JOB, limit=2) == Counted(1)
-        assert store.received(JOB, limit=2) == Counted(2)
-        assert seen(store) == before
-
-    def test_over_the_limit_the_job_is_buried_as_never_started(self, store: Store, clock: FakeClock) -> None:
-        accepted(store)
-        store.received(JOB, limit=1)
-        clock.advance(seconds=5)
-
-        answer = store.received(JOB, limit=1)
-
-        job = seen(store)
-        assert answer == Buried(job)
-        assert (job.state, job.reason, job.body) == (State.BURIED, Reason.NEVER_STARTED, b"message")
-        assert (job.settled_at, job.changed_at) == (clock.now, clock.now)
-        assert store.received(JOB, limit=1) == Finished(job)
-
-    def test_a_revived_job_is_counted_anew(self, store: Store) -> None:
-        accepted(store)
-        store.received(JOB, limit=0)
-        store.revive(JOB)
-
-        assert store.received(JOB, limit=1) == Counted(1)
-
-    def test_a_running_job_is_not_counted(self, store: Store) -> None:
-        running(store)
-
-        assert store.received(JOB, limit=0) == Counted(0)
-        assert seen(store).state is State.RUNNING
-
-    def test_an_ended_or_unknown_job_is_told(self, store: Store) -> None:
-        completed(store, work("a", "key 1"))
-        accepted(store, "b", "key 2")
-        store.cancel("b", reason="not wanted")
-
-        assert store.received("a", limit=0) == Finished(seen(store, "a"))
-        assert store.received("b", limit=0) == Cancelled(seen(store, "b"))
-        assert store.received("unheard of", limit=0) == Absent()
-        assert seen(store, "a").duplicates == 0
-
-    def test_a_job_buried_while_it_waited_leaves_its_place_to_another(self, store: Store) -> None:
-        lease = running(store)
-        accepted(store, OTHER, on_duplicate=OnDuplicate.TRAIL)
-        store.received(OTHER, limit=0)
-
-        accepted(store, "third", on_duplicate=OnDuplicate.TRAIL)
-
-        assert complete(store, lease).next_id == "third"
-
-    def test_a_job_released_by_a_crash_may_be_received_and_begin(self, store: Store) -> None:
-        release(store, running(store), Cause.CRASH, delay=timedelta(0))
-
-        assert store.received(JOB, limit=3) == Counted(1)
-        assert running(store, holder="second").attempt == 2

@@ -1,0 +1,7 @@
+"""Print docs/state-machine.md."""
+
+import sys
+
+from oncelery.testing.conformance.document import document
+
+sys.stdout.write(document())
