@@ -20,8 +20,8 @@ endif
 RUNTIME := $(VENV)/installed-for-up
 DEVELOPMENT := $(VENV)/installed-for-development
 
-# The server that no wheel carries. Its Debian package would also start a service that nobody asked for.
-define INSTALL_REDIS
+# The servers that no wheel carries. Their Debian packages would also start services that nobody asked for.
+define INSTALL_SERVERS
 set -eu
 policy=/usr/sbin/policy-rc.d
 if [ ! -e $$policy ]; then
@@ -31,9 +31,9 @@ if [ ! -e $$policy ]; then
 fi
 export DEBIAN_FRONTEND=noninteractive
 apt-get -qq update
-apt-get -qq install --yes --no-install-recommends redis-server >/dev/null
+apt-get -qq install --yes --no-install-recommends "$$@" >/dev/null
 endef
-export INSTALL_REDIS
+export INSTALL_SERVERS
 
 .DEFAULT_GOAL := help
 .PHONY: help up test check bench lock clean servers
@@ -64,10 +64,13 @@ clean: ## Remove what these rules made; the demonstration's data in .oncelery st
 	rm -rf $(VENV) dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
+# Each program is called like its Debian package; that of RabbitMQ lies where only root has it on PATH.
 servers:
-	@if command -v redis-server >/dev/null; then :; \
-	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then echo "installing redis-server"; sh -c "$$INSTALL_REDIS"; \
-	else echo "no redis-server on PATH: tests on Redis 7 are skipped (tests on Valkey and PostgreSQL are not)"; fi
+	@PATH="$$PATH:/usr/sbin"; missing=; \
+	for server in redis-server rabbitmq-server; do command -v $$server >/dev/null || missing="$$missing $$server"; done; \
+	if [ -z "$$missing" ]; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then echo "installing$$missing"; sh -c "$$INSTALL_SERVERS" sh $$missing; \
+	else echo "not installed:$$missing; their tests are skipped (tests on Valkey and PostgreSQL are not)"; fi
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit("Oncelery needs Python 3.11 or newer: make PYTHON=..." if sys.version_info < (3, 11) else 0)'

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import settings
 
 from oncelery.embedded import ServerNotFoundError
-from oncelery.testing.servers import PostgresServer, RedisServer, ValkeyServer
+from oncelery.testing.servers import PostgresServer, RabbitMQServer, RedisServer, ValkeyServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # The conformance suite is imported, not collected; without this a failed assert in it would not show its values.
 pytest.register_assert_rewrite("oncelery.testing.conformance")
 
-Server = TypeVar("Server", ValkeyServer, RedisServer, PostgresServer)
+Server = TypeVar("Server", ValkeyServer, RedisServer, PostgresServer, RabbitMQServer)
 
 #: Where a missing server is a fault of the set-up, and a test that nobody ran must not look like one that passed.
 IN_CI = bool(os.environ.get("CI"))
@@ -46,6 +46,12 @@ def postgres() -> Iterator[PostgresServer]:
     yield from running(PostgresServer)
 
 
+@pytest.fixture(scope="session")
+def rabbitmq() -> Iterator[RabbitMQServer]:
+    """Give a RabbitMQ that all tests of the run share; take a virtual host of your own with `create_vhost()`."""
+    yield from running(RabbitMQServer)
+
+
 @pytest.fixture
 def private_valkey() -> Iterator[ValkeyServer]:
     """Give a Valkey of this test alone, to kill, pause and restart."""
@@ -62,6 +68,12 @@ def private_redis7() -> Iterator[RedisServer]:
 def private_postgres() -> Iterator[PostgresServer]:
     """Give a PostgreSQL of this test alone, to kill, pause and restart."""
     yield from running(PostgresServer)
+
+
+@pytest.fixture
+def private_rabbitmq() -> Iterator[RabbitMQServer]:
+    """Give a RabbitMQ of this test alone, to kill, pause and restart; it takes some seconds to start."""
+    yield from running(RabbitMQServer)
 
 
 def running(kind: type[Server]) -> Iterator[Server]:
