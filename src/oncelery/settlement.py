@@ -63,6 +63,8 @@ class Release:
     cause: Cause
     delay: timedelta = timedelta(0)
     error: Failure | None = None
+    #: The body to go on with, where the run has changed it.
+    body: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

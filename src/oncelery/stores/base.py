@@ -68,20 +68,21 @@ class Store(Protocol):
         """Ask to run a job: by its id if that is known, else by its key.
 
         By id (the stored key holds, whatever key the worker computed):
-        - queued: Later if it is before `not_before` or `behind` a live job; else Granted, unless its last run
-          crashed and a limit below applies. The first grant of a job moves its queue's watermark (see `due`).
+        - queued: Later if it is before `not_before` or `behind` a live job; else Granted, unless a limit below
+          applies. The first grant of a job that was reserved without delay moves its queue's watermark (see `due`).
         - running under this holder: the same grant again. Under a live lease: Busy, counted as a duplicate.
         - running under a lapsed lease: the crash is counted and the run goes to `past` (cause "lapse"). A requested
-          cancel makes it Cancelled. Then, as for a queued job whose run was released with cause "crash":
-          more than `max_crashes`: buried as "crashed"; `hold`: buried as "outcome unknown" (both answer Buried);
-          else Granted with a higher fence, `recovered`.
+          cancel makes it Cancelled; else Granted with a higher fence, unless a limit below applies.
+        - the limits: more than `max_crashes` crashes and lapses: buried as "crashed". `hold`, and a run of this job
+          was cut short: buried as "outcome unknown". Both answer Buried.
         - completed or buried: Finished, counted. Cancelled: Cancelled.
         By key, when the id is unknown: the key's last job is live: Busy, or completed and within retention: Finished,
         both counted, or Mismatched if both have a digest and they differ. Else it is accepted and granted at once if
         the submission has a body, and Absent if its body is None. (A lapsed run of a job with an empty body ends
         here as cancelled, "lapsed", and does not keep its key.)
 
-        A grant resets what `received` has counted. `recovered` means that a run of this job has crashed or lapsed.
+        A grant resets what `received` has counted. `recovered` means that a run of this job was cut short, by a crash,
+        a lapse or a handback, since it was accepted or revived: its effect may have happened.
         """
 
     def renew(self, leases: Sequence[Lease]) -> Sequence[RenewAnswer]:
@@ -91,8 +92,8 @@ class Store(Protocol):
         """End our run; Fenced if it is not ours. The last holder asking again gets its answer again.
 
         Complete: the result is kept byte for byte; the body goes. Bury and Cancel: the error or reason is kept.
-        Release: to `past` and queued again, not before its delay; a handback gives its attempt back; a crash is
-        counted in `crashes`. If a cancel is requested, the job is Cancelled instead, with the request's reason.
+        Release: to `past` and queued again, not before its delay, with another body if one is given (it reaches the
+        worker in `Granted.body`); a handback gives its attempt back; a crash is counted in `crashes`. If a cancel is requested, the job is Cancelled instead, with the request's reason.
         Whatever ends the job lets the one that trails it begin (`Settled.next_id`).
         """
 

@@ -36,8 +36,8 @@ class Entry:
     #: How often the sweeper has published it since then.
     resent: int = 0
     received: int = 0
-    #: Its last run ended without a word.
-    crashed: bool = False
+    #: A run of it was cut short: its effect may have happened.
+    interrupted: bool = False
     #: Its body is not the one first submitted.
     amended: bool = False
     cancel_reason: str = ""
@@ -92,10 +92,10 @@ class Entry:
         return waiting and (queue_is_empty or self.sent_at < watermark)
 
     def forbids_rerun(self, max_crashes: int, *, hold: bool) -> Reason | None:
-        """Why no further run may begin after a crash, if so."""
-        if self.crashed and self.job.crashes > max_crashes:
+        """Why no further run may begin after one that was cut short, if so."""
+        if self.job.crashes > max_crashes:
             return Reason.CRASHED
-        return Reason.OUTCOME_UNKNOWN if self.crashed and hold else None
+        return Reason.OUTCOME_UNKNOWN if self.interrupted and hold else None
 
     def owned_by(self, lease: Lease) -> bool:
         """Whether this lease is the one that runs it."""
@@ -114,7 +114,6 @@ class Entry:
     def grant(self, now: datetime, *, holder: str, worker: str, lease: timedelta) -> None:
         """Queued to running, under a higher fence."""
         self.received = self.resent = 0
-        self.crashed = False
         self.next_check = now + lease
         self.job = replace(
             self.job,
@@ -146,7 +145,7 @@ class Entry:
             duration=lease,
             durability=submission.durability,
         )
-        return Granted(held, job.crashes > 0, job.steps, job.body if self.amended else None)
+        return Granted(held, self.interrupted, job.steps, job.body if self.amended else None)
 
     def renew(self, now: datetime, lease: timedelta) -> datetime:
         """Extend the lease; it never gets shorter."""
@@ -175,12 +174,12 @@ class Entry:
             cause=cause,
             error=error,
         )
-        self.crashed = cause in (Cause.CRASH, Cause.LAPSE)
+        self.interrupted = self.interrupted or cause is not Cause.RETRY
         self.job = replace(
             job,
             past=(*job.past, attempt)[-PAST_KEPT:],
             attempt=job.attempt - (cause is Cause.HANDBACK),
-            crashes=job.crashes + self.crashed,
+            crashes=job.crashes + (cause in (Cause.CRASH, Cause.LAPSE)),
             error=error or job.error,
             lease_until=None,
         )
@@ -213,7 +212,7 @@ class Entry:
 
     def revive(self, now: datetime, fence: int) -> None:
         """Buried to queued, with all counters cleared, under no lower fence than the key's last job had."""
-        self.crashed = False
+        self.interrupted = False
         self.received = 0
         self.cancel_reason = self.trail_id = ""
         self.job = replace(self.job, attempt=0, crashes=0, reason="", error=None, settled_at=None, behind="")

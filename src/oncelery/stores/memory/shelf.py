@@ -31,12 +31,13 @@ class Shelf:
         return entry if entry and entry.keeps_key(now) else None
 
     def watermark(self, queue: str) -> datetime:
-        """Tell when the job was sent that was sent last among those that have begun."""
+        """Tell when the job was sent that was sent last among those of a queue that have begun."""
         return self._watermarks.get(queue, EPOCH)
 
     def raise_watermark(self, entry: Entry) -> None:
-        """Note that a job of this queue begins for the first time."""
-        self._watermarks[entry.job.queue] = max(self.watermark(entry.job.queue), entry.sent_at)
+        """Note that a job begins; only a first, undelayed message tells when others of its queue should have come."""
+        if entry.job.begun_at is None and entry.sent_at == entry.job.created_at:
+            self._watermarks[entry.job.queue] = max(self.watermark(entry.job.queue), entry.sent_at)
 
     def accept(self, now: datetime, submission: Submission) -> Entry:
         """Put up a new job as the last one of its key."""

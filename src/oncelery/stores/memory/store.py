@@ -114,7 +114,8 @@ class MemoryStore:
         max_crashes: int,
         hold: bool,
     ) -> a.BeginAnswer:
-        entry = self._shelf.readable(now, submission.id) or self._find_by_key(now, submission)
+        known = self._shelf.readable(now, submission.id)
+        entry = known or self._find_by_key(now, submission)
         if not isinstance(entry, Entry):
             return entry
         declined = self._decline(now, entry, submission, holder)
@@ -128,7 +129,7 @@ class MemoryStore:
             entry.supersede()
             entry.bury(now, reason)
             return a.Buried(self._shelf.ended(now, entry))
-        if entry.job.begun_at is None:
+        if known:
             self._shelf.raise_watermark(entry)
         entry.grant(now, holder=holder, worker=worker, lease=lease)
         return entry.granted(submission, lease)
@@ -203,6 +204,7 @@ class MemoryStore:
                 entry.cancel(now, settlement.reason)
             case Release():
                 entry.end_run(now, settlement.cause, settlement.error)
+                entry.amend(settlement.body, entry.job.digest)
                 if entry.job.cancel_requested:
                     entry.cancel(now, entry.cancel_reason)
                 else:
