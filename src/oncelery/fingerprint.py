@@ -12,6 +12,7 @@ from enum import Enum
 from hashlib import sha256
 from inspect import BoundArguments, Parameter, Signature, signature
 from typing import Any, Final, Literal, TypeAlias
+from uuid import UUID
 
 from oncelery.canonical import canonical_json, fields_of, key_text
 from oncelery.errors import ConfigurationError, FingerprintError
@@ -153,9 +154,12 @@ class Identity:
         names = []
         for path in self._scope:
             value = self._at("scope", path, arguments)
-            if _is_empty(value):
-                raise FingerprintError(f"task {self.task_name!r}: {'.'.join(path)!r} is empty, and named by `scope=`.")
-            names.append(key_text(value).replace("%", "%25").replace("/", "%2F"))
+            name = _name_of(value) if isinstance(value, _SCALARS) else None
+            if not name:
+                what = "empty" if _is_empty(value) else f"a {type(value).__name__} without a name"
+                text = f"{'.'.join(path)!r} is {what}, but `scope=` needs a text, a number or an id"
+                raise FingerprintError(f"task {self.task_name!r}: {text}.")
+            names.append(name.replace("%", "%25").replace("/", "%2F"))
         return "/".join(names)
 
     def _at(self, option: str, path: tuple[str, ...], arguments: dict[str, Any]) -> object:
@@ -216,9 +220,11 @@ class _TaskSignature:
         if self._rest and (rest := arguments.pop(self._rest)):
             arguments[f"*{self._rest}"] = rest
         more = arguments.pop(self._takes_more) if self._takes_more else {}
-        # One name may be given twice, to a positional-only parameter and to `**kwargs`: the latter stays apart.
-        apart = {name: value for name, value in more.items() if name in arguments or name.startswith("*")}
-        return {**more, **arguments, **({f"**{self._takes_more}": apart} if apart else {})}
+        # One name may be given twice, to a positional-only parameter and to `**kwargs`: the latter then stays apart.
+        apart = {name: more[name] for name in more if name in arguments or name.startswith("*")}
+        if apart:
+            arguments[f"**{self._takes_more}"] = apart
+        return {**{name: more[name] for name in more if name not in apart}, **arguments}
 
     def call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> BoundArguments:
         """Return the call as Python sees it, defaults filled in; TypeError where Python would raise one."""
@@ -255,9 +261,9 @@ def _step(found: object, step: str) -> object:
     if isinstance(found, dict | Mapping):  # dict first: asking an abstract class is slow
         if step in found:
             return found[step]
-        # Behind a JSON serialiser every key is text.
+        # Behind a JSON serialiser every key is text, and a path must lead to the same part on both sides.
         for key in found:
-            if not isinstance(key, str) and key_text(key) == step:
+            if _name_of(key) == step:
                 return found[key]
         raise LookupError(f"has no {step!r}, only: {', '.join(sorted(map(str, found))[:_SHOWN]) or 'nothing'}")
     if isinstance(found, list | tuple) and step.isdecimal():
@@ -278,9 +284,19 @@ def _without(value: Any, path: tuple[str, ...]) -> Any:  # noqa: ANN401 - truly 
     if parts is None:
         return value
     step, *further = path
-    named = {key: key if isinstance(key, str) else key_text(key) for key in parts}
-    kept = {key: item for key, item in parts.items() if further or named[key] != step}
-    return {key: _without(item, tuple(further)) if named[key] == step else item for key, item in kept.items()}
+    hit = next((key for key in parts if _name_of(key) == step), _NOWHERE)
+    if hit is _NOWHERE:
+        return value
+    kept = {key: item for key, item in parts.items() if key != hit}
+    return {**kept, hit: _without(parts[hit], tuple(further))} if further else kept
+
+
+def _name_of(key: object) -> str | None:
+    """Return the text of a key or a tenant, None when it has none."""
+    try:
+        return key_text(key)
+    except FingerprintError:
+        return None
 
 
 def _is_empty(value: object) -> bool:
@@ -310,6 +326,12 @@ def _key(*, task_name: str, kind: str, identity: str, namespace: str = "", scope
 
 #: The digest of a call of which nothing counts.
 _NOTHING: Final = sha256(b"").hexdigest()
+
+#: Is no key of any mapping.
+_NOWHERE: Final = object()
+
+#: What a tenant may be known by.
+_SCALARS: Final = (str, int, UUID, Enum)
 
 #: How many names an error lists.
 _SHOWN: Final = 10
