@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import psycopg
 import pytest
@@ -23,13 +23,20 @@ def database(postgres: PostgresServer) -> Iterator[psycopg.Connection]:
 
 class TestPostgresStore(StoreConformance):
     @pytest.fixture
-    def opener(self, database: psycopg.Connection) -> Opener:
+    def url(self, database: psycopg.Connection) -> str:
+        info = database.info
+        return f"postgresql://{info.user}:{info.password}@{info.host}:{info.port}/{info.dbname}"
+
+    @pytest.fixture
+    def opener(self, database: psycopg.Connection, url: str) -> Opener:
         tables = database.execute(
             "SELECT tablename FROM pg_tables WHERE schemaname = %s AND tablename <> 'version'", (NAMESPACE,)
         ).fetchall()
         if tables:
             names = sql.SQL(", ").join(sql.Identifier(NAMESPACE, table) for (table,) in tables)
             database.execute(sql.SQL("TRUNCATE {}").format(names))
-        info = database.info
-        url = f"postgresql://{info.user}:{info.password}@{info.host}:{info.port}/{info.dbname}"
         return functools.partial(open_store, url, namespace=NAMESPACE)
+
+    @pytest.fixture
+    def connect(self, url: str) -> Callable[[], psycopg.Connection]:
+        return functools.partial(psycopg.connect, url)

@@ -298,9 +298,11 @@ class ProcessRaces(Fixtures):
         for number in range(100):
             running(ledger, work(f"job {number}", f"key {number}"), lease=timedelta(microseconds=1))
 
-        taken = fleet.race("sweep", opener, each=4)
+        taken = fleet.race("sweep", opener, each=2)
 
-        assert sorted(taken) == sorted(f"job {number}" for number in range(100))
+        # A sweeper may pass over what another is at; then it is due at the next call.
+        rest = [job.id for job in ledger.due(limit=100)]
+        assert sorted(taken + rest) == sorted(f"job {number}" for number in range(100))
 
     def test_eight_processes_run_each_job_once(self, ledger: Store, opener: Opener, fleet: Fleet) -> None:
         for number in range(25):

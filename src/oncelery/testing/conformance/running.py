@@ -267,12 +267,6 @@ class Crashing(Fixtures):
 
         assert running(store, holder="3", max_crashes=1).attempt == 3
 
-    def test_a_job_whose_last_run_did_not_crash_is_not_buried_for_earlier_crashes(self, store: Store) -> None:
-        release(store, running(store, holder="1"), Cause.CRASH)
-        release(store, running(store, holder="2"), Cause.RETRY)
-
-        assert running(store, holder="3", max_crashes=0).attempt == 3
-
     def test_a_job_on_hold_is_buried_after_a_lapse(self, store: Store, clock: FakeClock) -> None:
         lapsed(store, clock, hold=True)
 
@@ -281,17 +275,17 @@ class Crashing(Fixtures):
         assert answer == Buried(seen(store))
         assert seen(store).reason == Reason.OUTCOME_UNKNOWN
 
-    def test_a_job_on_hold_is_buried_after_a_crash_that_was_told(self, store: Store) -> None:
-        release(store, running(store, hold=True), Cause.CRASH)
+    @pytest.mark.parametrize("cause", [Cause.CRASH, Cause.HANDBACK])
+    def test_a_job_on_hold_is_buried_after_a_run_that_was_cut_short(self, store: Store, cause: Cause) -> None:
+        release(store, running(store, hold=True), cause)
 
         answer = begin(store, holder="second", hold=True)
 
         assert answer == Buried(seen(store))
         assert seen(store).reason == Reason.OUTCOME_UNKNOWN
 
-    @pytest.mark.parametrize("cause", [Cause.RETRY, Cause.HANDBACK])
-    def test_a_job_on_hold_may_go_on_after_a_run_that_ended_in_order(self, store: Store, cause: Cause) -> None:
-        release(store, running(store, hold=True), cause)
+    def test_a_job_on_hold_may_go_on_after_a_run_that_ended_in_order(self, store: Store) -> None:
+        release(store, running(store, hold=True), Cause.RETRY)
 
         assert running(store, holder="second", hold=True).crashes == 0
 
@@ -302,15 +296,28 @@ class Crashing(Fixtures):
 
         assert seen(store).reason == Reason.CRASHED
 
-    def test_a_run_is_recovered_once_any_run_of_its_job_has_crashed(self, store: Store) -> None:
-        release(store, running(store, holder="1"), Cause.CRASH)
+    @pytest.mark.parametrize("cause", [Cause.CRASH, Cause.HANDBACK])
+    def test_a_run_is_recovered_once_any_run_of_its_job_was_cut_short(self, store: Store, cause: Cause) -> None:
+        release(store, running(store, holder="1"), cause)
         release(store, running(store, holder="2"), Cause.RETRY)
 
         assert granted(store, holder="3").recovered
 
-    @pytest.mark.parametrize("cause", [Cause.RETRY, Cause.HANDBACK])
-    def test_a_run_after_one_that_ended_in_order_is_not_recovered(self, store: Store, cause: Cause) -> None:
-        release(store, running(store), cause)
+    def test_a_revived_job_is_not_recovered(self, store: Store) -> None:
+        release(store, running(store, holder="1"), Cause.HANDBACK)
+        store.settle(running(store, holder="2"), Bury(reason=Reason.FAILED))
+        store.revive(JOB)
+
+        assert not granted(store, holder="3").recovered
+
+    def test_a_release_may_change_the_body_to_go_on_with(self, store: Store) -> None:
+        store.settle(running(store), Release(cause=Cause.RETRY, body=b"page 2"))
+
+        assert seen(store).body == b"page 2"
+        assert granted(store, holder="second").body == b"page 2"
+
+    def test_a_run_after_one_that_ended_in_order_is_not_recovered(self, store: Store) -> None:
+        release(store, running(store), Cause.RETRY)
 
         assert not granted(store, holder="second").recovered
 

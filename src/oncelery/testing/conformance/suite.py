@@ -17,6 +17,7 @@ from oncelery.testing.conformance.receiving import Receiving
 from oncelery.testing.conformance.replies import BrokenRuns, LostReplies
 from oncelery.testing.conformance.running import Beginning, Crashing, Ephemeral
 from oncelery.testing.conformance.sweeping import LostMessages, LostWorkers
+from oncelery.testing.conformance.within import Transactions
 
 
 class StoreConformance(
@@ -51,5 +52,6 @@ class StoreConformance(
     Model,
     ThreadRaces,
     ProcessRaces,
+    Transactions,
 ):
     """Every promise of `oncelery.stores.base`, as tests; see the package's docstring for how to bind a store."""
