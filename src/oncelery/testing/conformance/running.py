@@ -18,7 +18,7 @@ from oncelery.answers import (
     Mismatched,
 )
 from oncelery.job import Attempt, Cause, Durability, Lease, Reason, State
-from oncelery.settlement import Complete
+from oncelery.settlement import Bury, Complete, Release
 from oncelery.stores.base import Store
 from oncelery.testing.clock import FakeClock
 from oncelery.testing.conformance.acts import (
