@@ -61,7 +61,13 @@ terms = st.fixed_dictionaries(
 ages = st.integers(0, 5)
 settlements: st.SearchStrategy[Settlement] = st.one_of(
     st.builds(Complete, result=st.sampled_from([b"", b"result"])),
-    st.builds(Release, cause=st.sampled_from(Cause), delay=delays, error=st.sampled_from([None, BOOM])),
+    st.builds(
+        Release,
+        cause=st.sampled_from(Cause),
+        delay=delays,
+        error=st.sampled_from([None, BOOM]),
+        body=st.sampled_from([None, None, b"three"]),
+    ),
     st.builds(Bury, reason=st.sampled_from([Reason.FAILED, Reason.EXHAUSTED]), error=st.sampled_from([None, BOOM])),
     st.builds(Cancel, reason=st.just("heeded")),
 )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-import pytest
-
 from oncelery.answers import Busy, Fenced, Settled
 from oncelery.job import Cause, OnDuplicate, State
 from oncelery.settlement import Complete
@@ -31,8 +29,6 @@ from oncelery.testing.conformance.acts import (
 from oncelery.testing.conformance.fixtures import Fixtures
 
 EMPTY = frozenset({"celery"})
-
-not_yet = pytest.mark.xfail(strict=False, reason="the reference does not keep this yet")
 
 
 def swept(store: Store, *, limit: int = 100, empty: frozenset[str] = frozenset()) -> list[str]:
@@ -109,7 +105,6 @@ class LostMessages(Fixtures):
 
         assert "newcomer" not in swept(store)
 
-    @not_yet
     def test_a_delayed_job_that_begins_in_time_has_not_overtaken_the_backlog(
         self, store: Store, clock: FakeClock
     ) -> None:
@@ -123,7 +118,6 @@ class LostMessages(Fixtures):
 
         assert swept(store) == []
 
-    @not_yet
     def test_a_job_that_nobody_reserved_has_not_overtaken_the_backlog(self, store: Store, clock: FakeClock) -> None:
         accepted(store, "in the backlog", "key 1")
         clock.advance(seconds=60)
