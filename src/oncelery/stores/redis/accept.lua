@@ -1,12 +1,14 @@
 -- How a submission becomes a job, or a duplicate of one. For reserve and begin, whose first inputs are the submission:
 -- ARGV 2 id, 3 key, 4 task, 5 digest, 6 scope, 7 queue, 8 caller, 9 delay, 10 retention, 11 history.
 
-local id, key, task, digest = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local key, task, digest = ARGV[3], ARGV[4], ARGV[5]
 
--- A new job starts from the fence its key had last.
-local function accept(fence, delay, body, behind)
-  local old = known(id)
+-- `old` had the same id, but is past its history and only not pruned yet; `last` is the last job of the key.
+local function accept(old, last, delay, body, behind)
   local job = { id = id }
+  if body then
+    call('SET', ns .. 'body:' .. id, body)
+  end
   update(job, {
     key = key,
     task = task,
@@ -15,24 +17,23 @@ local function accept(fence, delay, body, behind)
     scope = present(ARGV[6]),
     queue = ARGV[7],
     caller = present(ARGV[8]),
-    body = body,
-    created_at = now,
-    changed_at = now,
+    created_at = at,
+    changed_at = at,
     sent_at = now + delay,
     not_before = delay > 0 and now + delay or nil,
     retention = ARGV[10],
     history = ARGV[11],
-    fence = fence,
+    fence = last and last.fence or '0',
     behind = behind,
   })
   if old then
-    forget(old) -- past its history, and only not pruned yet
+    forget(old)
   end
   call('SADD', ns .. 'tasks', task)
   list(job)
   if not behind then
     await(job, job.sent_at + SLOW_CHECK)
-    keep_key(job, '@' .. id)
+    call('HSET', bucket('keys', key), key, '@' .. id)
   end
   return job
 end
@@ -48,9 +49,9 @@ local function note(job, answer)
   else
     job.duplicates = call('HINCRBY', ns .. 'job:' .. job.id, 'duplicates', 1)
   end
-  local scope, hour = job.scope or '', digits(now - now % 3600000000)
+  local scope, hour = job.scope or '', digits(now - now % HOUR)
   call('HINCRBY', ns .. 'hour:' .. hour, cjson.encode({ job.task, scope, answer }), 1)
   call('ZADD', ns .. 'hours', hour, hour)
-  call('XADD', ns .. 'duplicates', 'MAXLEN', '~', AUDIT_KEPT, '*', 'at', digits(now), 'job_id', job.id,
+  call('XADD', ns .. 'duplicates', 'MAXLEN', '~', AUDIT_KEPT, '*', 'at', at, 'job_id', job.id,
     'task', job.task, 'scope', scope, 'caller', ARGV[8], 'answer', answer)
 end

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import redis
 from redis.connection import AbstractConnection
@@ -29,7 +29,8 @@ class Address:
             raise ConfigurationError(f"no Redis URL: {parts.scheme!r}; use redis://, rediss://, valkey:// or unix://")
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         self.replicas = _count("replicas", options.pop("replicas", "0"))
-        own = urlunsplit(parts._replace(scheme=SCHEMES[parts.scheme], query=urlencode(options)))
+        # By hand: urlunsplit makes unix:/path of unix:///path.
+        own = f"{SCHEMES[parts.scheme]}://{parts.netloc}{parts.path}?{urlencode(options)}"
         try:
             pool = redis.ConnectionPool.from_url(own)
             self._kind: type[AbstractConnection] = pool.connection_class

@@ -1,41 +1,84 @@
 -- begin: (absent with a body | queued | running with a lapsed lease) -> running, a higher fence
--- in: now, the submission, 12 holder, 13 worker, 14 lease, 15 max_crashes, 16 hold ('1' or ''), 17 body (missing: none)
--- out: granted, fence, attempt, crashes, lease_until, id, key, task, scope, steps (flat), an amended body
---      | busy | later | finished | cancelled | mismatched, and the job | absent
+-- in: now, the submission (see accept.lua), 12 holder, 13 worker, 14 lease, 15 max_crashes, 16 hold ('1' or ''),
+--     17 body (missing: none)
+-- out: granted, fence, attempt, crashes, lease_until, key, task, scope, an amended body, steps (flat)
+--      | busy | later | finished | buried | cancelled | mismatched, and the job | absent
 
-local holder, lease, max_crashes, hold, body = ARGV[12], tonumber(ARGV[14]), tonumber(ARGV[15]), ARGV[16] == '1', ARGV[17]
-
--- A duplicate meets the job that keeps its key, or its own job in the middle or at the end.
-local function meet(job)
-  if id ~= job.id and payload_differs(job) then
-    note(job, 'refused')
-    return { 'mismatched', told(job) }
-  end
-  if job.state == COMPLETED or job.state == BURIED then
-    note(job, job.state == COMPLETED and 'replayed' or 'buried')
-    return { 'finished', told(job) }
-  end
-  note(job, 'busy')
-  return { 'busy', told(job) }
-end
+--include shared.lua
+local id, holder = ARGV[2], ARGV[12]
 
 local function granted(job)
-  local steps = {}
-  for field, value in pairs(job) do
-    if field:sub(1, 5) == 'step:' then
-      steps[#steps + 1] = field:sub(6)
-      steps[#steps + 1] = value
+  local body = job.amended and call('GET', ns .. 'body:' .. id) or false
+  local answer = { 'granted', job.fence, job.attempt, job.crashes or '0', job.lease_until, job.key, job.task,
+    job.scope or '', body }
+  if job.steps then
+    for field, value in pairs(job) do
+      if field:sub(1, 5) == 'step:' then
+        answer[#answer + 1] = field
+        answer[#answer + 1] = value
+      end
     end
   end
-  return { 'granted', job.fence, job.attempt, job.crashes or '0', job.lease_until, job.id, job.key, job.task,
-    job.scope or '', steps, job.amended and job.body }
+  return answer
 end
 
-local job = readable(known(id))
+local function grant(job)
+  local name = ns .. 'job:' .. id
+  local first, before = not job.begun_at, job.state
+  job.fence = digits(math.max(job.fence + 1, now))
+  job.attempt = digits((job.attempt or 0) + 1)
+  job.lease_until = digits(now + ARGV[14])
+  call('HSET', name, 'state', RUNNING, 'changed_at', at, 'begun_at', at, 'lease_until', job.lease_until,
+    'holder', holder, 'worker', ARGV[13], 'fence', job.fence, 'attempt', job.attempt)
+  if job.not_before or job.received or job.resent or job.crashed then
+    call('HDEL', name, 'not_before', 'received', 'resent', 'crashed')
+  end
+  call('ZADD', ns .. 'due', job.lease_until, id)
+  call('ZADD', ns .. 'running:' .. job.task, at, id)
+  if job.scope then
+    call('ZADD', ns .. 'scope:' .. job.scope, at, id)
+  end
+  if before == QUEUED then
+    call('ZREM', ns .. 'queued:' .. job.task, id)
+    call('ZREM', ns .. 'waiting:' .. job.queue, id)
+  end
+  if first then
+    call('ZADD', ns .. 'watermark', 'GT', job.sent_at, job.queue)
+  end
+  return granted(job)
+end
+
+local job = unfinished(id)
+if job and job.state == QUEUED and not (job.behind or job.not_before or job.crashed) then
+  return grant(job)
+end
+
+--include reading.lua
+--include ending.lua
+--include changes.lua
+--include accept.lua
+local max_crashes, hold, body = tonumber(ARGV[15]), ARGV[16] == '1', ARGV[17]
+
+-- A duplicate meets the job that keeps its key, or its own job under way or at its end.
+local function meet(met)
+  if id ~= met.id and payload_differs(met) then
+    note(met, 'refused')
+    return { 'mismatched', told(met) }
+  end
+  if met.state == COMPLETED or met.state == BURIED then
+    note(met, met.state == COMPLETED and 'replayed' or 'buried')
+    return { 'finished', told(met) }
+  end
+  note(met, 'busy')
+  return { 'busy', told(met) }
+end
+
+local old = job or known(id)
+job = readable(old)
 
 if not job then
   local last = last_of(key)
-  if last and lapsed(last) and last.body == '' then
+  if last and lapsed(last) and body_of(last) == '' then
     end_lapsed(last)
     last = last_of(key)
   end
@@ -45,7 +88,7 @@ if not job then
   if not body then
     return { 'absent' }
   end
-  job = accept(last and last.fence or '0', 0, body)
+  job = accept(old, last, 0, body)
 end
 
 if job.state == COMPLETED or job.state == BURIED then
@@ -71,31 +114,6 @@ local crashes = tonumber(job.crashes or 0)
 if job.crashed and (crashes > max_crashes or hold) then
   update(job, { holder = false })
   bury(job, crashes > max_crashes and 'crashed' or 'outcome unknown')
-  return { 'finished', told(job) }
+  return { 'buried', told(job) }
 end
-
-if not job.begun_at then
-  local mark = call('HGET', ns .. 'watermark', job.queue)
-  if not mark or tonumber(mark) < tonumber(job.sent_at) then
-    call('HSET', ns .. 'watermark', job.queue, job.sent_at)
-  end
-end
-local before = job.state
-update(job, {
-  state = RUNNING,
-  changed_at = now,
-  begun_at = now,
-  lease_until = now + lease,
-  not_before = false,
-  holder = holder,
-  worker = ARGV[13],
-  fence = math.max(job.fence + 1, now),
-  attempt = (job.attempt or 0) + 1,
-  received = false,
-  resent = false,
-  crashed = false,
-})
-call('ZADD', ns .. 'due', job.lease_until, job.id)
-list(job, before)
-call('ZREM', ns .. 'waiting:' .. job.queue, job.id)
-return granted(job)
+return grant(job)

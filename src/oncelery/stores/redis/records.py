@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
+from typing import Any
 
 from oncelery.codec import decode
-from oncelery.job import Attempt, Cause, Failure, Job, Progress, State
+from oncelery.job import Answer, Attempt, Cause, Duplicate, DuplicateCount, Failure, Job, Progress, State, Tally
+from oncelery.stores.redis.packing import unpack
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
@@ -36,6 +38,11 @@ class Fields(dict[bytes, Value]):
         """Read text; empty if there is none."""
         return bytes(self.get(name, b"")).decode()
 
+    def name(self, name: bytes) -> str:
+        """Read an id, key or holder; empty if there is none."""
+        packed = self.get(name)
+        return unpack(bytes(packed)) if packed else ""
+
     def octets(self, name: bytes) -> bytes | None:
         """Read bytes as they were given."""
         value = self.get(name)
@@ -57,8 +64,8 @@ def read_job(flat: Iterable[Value]) -> Job:
     state = State(fields.text(b"state"))
     retained_until = fields.number(b"settled_at") + fields.number(b"retention")
     return Job(
-        id=fields.text(b"id"),
-        key=fields.text(b"key"),
+        id=fields.name(b"id"),
+        key=fields.name(b"key"),
         task=fields.text(b"task"),
         state=state,
         scope=fields.text(b"scope"),
@@ -72,7 +79,7 @@ def read_job(flat: Iterable[Value]) -> Job:
         begun_at=fields.time(b"begun_at"),
         settled_at=fields.time(b"settled_at"),
         retained_until=instant(retained_until) if state is State.COMPLETED else None,
-        holder=fields.text(b"holder"),
+        holder=fields.name(b"holder"),
         worker=fields.text(b"worker"),
         fence=fields.number(b"fence"),
         lease_until=fields.time(b"lease_until"),
@@ -80,7 +87,7 @@ def read_job(flat: Iterable[Value]) -> Job:
         crashes=fields.number(b"crashes"),
         past=_past(fields.octets(b"past")),
         cancel_requested=b"cancel_requested" in fields,
-        behind=fields.text(b"behind"),
+        behind=fields.name(b"behind"),
         reason=fields.text(b"reason"),
         error=_failure(fields.octets(b"error")),
         result=fields.octets(b"result"),
@@ -90,14 +97,51 @@ def read_job(flat: Iterable[Value]) -> Job:
     )
 
 
+def read_duplicate(flat: Iterable[Value]) -> Duplicate:
+    """Read one line of the audit."""
+    fields = Fields(_pairs(flat))
+    return Duplicate(
+        at=instant(fields[b"at"]),
+        job_id=fields.name(b"job_id"),
+        task=fields.text(b"task"),
+        scope=fields.text(b"scope"),
+        caller=fields.text(b"caller"),
+        answer=Answer(fields.text(b"answer")),
+    )
+
+
+def read_counts(hours: Iterable[Any]) -> list[DuplicateCount]:
+    """Read the audit by the hour."""
+    counts = []
+    for hour, flat in _pairs(hours):
+        for words, count in sorted((decode(name, list[str]), int(value)) for name, value in _pairs(flat)):
+            task, scope, answer = words
+            counts.append(
+                DuplicateCount(hour=instant(hour), task=task, scope=scope, answer=Answer(answer), count=count)
+            )
+    return counts
+
+
+def read_tally(told: Sequence[Any]) -> Tally:
+    """Read how the ledger stands."""
+    *numbers, lapsed, overdue, decisions = told
+    counted = ((tuple(decode(name, list[str])), int(count)) for name, count in _pairs(decisions))
+    return Tally(
+        states=MappingProxyType(dict(zip(State, numbers, strict=True))),
+        lapsed=lapsed,
+        overdue=overdue * MICROSECOND,
+        decisions=MappingProxyType(dict(counted)),
+    )
+
+
 def read_steps(flat: Iterable[Value]) -> Mapping[str, bytes]:
     """Read finished steps from their fields and values."""
     return MappingProxyType({name.removeprefix(STEP).decode(): bytes(value) for name, value in _pairs(flat)})
 
 
-def _pairs(flat: Iterable[Value]) -> Iterable[tuple[bytes, Value]]:
+def _pairs(flat: Iterable[Any]) -> Iterable[tuple[bytes, Any]]:
     parts = iter(flat)
-    return zip(parts, parts, strict=True)  # type: ignore[arg-type]  # a field's name is bytes
+    return zip(parts, parts, strict=True)
 
 
 def _failure(text: bytes | str | None) -> Failure | None:

@@ -1,19 +1,20 @@
 -- renew: running -> running, until later
 -- in: now, then of each lease: id, fence, holder, duration
--- out: of each lease: lease_until and '1' if a cancel is requested, else '' | its state, or '' if it is not known, and false
+-- out: of each lease: lease_until and '1' if a cancel is requested, else '' | the state, '' if it is not known, and false
 
+--include shared.lua
+--include reading.lua
 local answers = {}
 for i = 2, #ARGV, 4 do
   local id, fence, holder, duration = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
   local name = ns .. 'job:' .. id
-  local state, fenced_by, held_by, lease_until, cancel_requested =
-    unpack(call('HMGET', name, 'state', 'fence', 'holder', 'lease_until', 'cancel_requested'))
-  if state == RUNNING and fenced_by == fence and held_by == holder then
-    lease_until = digits(math.max(tonumber(lease_until), now + duration))
+  local run = call('HMGET', name, 'state', 'fence', 'holder', 'lease_until', 'cancel_requested')
+  if run[1] == RUNNING and run[2] == fence and run[3] == holder then
+    local lease_until = digits(math.max(tonumber(run[4]), now + duration))
     call('HSET', name, 'lease_until', lease_until)
     call('ZADD', ns .. 'due', lease_until, id)
     answers[#answers + 1] = lease_until
-    answers[#answers + 1] = cancel_requested or ''
+    answers[#answers + 1] = run[5] or ''
   else
     local job = readable(known(id))
     answers[#answers + 1] = job and job.state or ''

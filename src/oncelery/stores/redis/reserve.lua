@@ -1,12 +1,18 @@
 -- reserve: (absent | past retention | buried | cancelled) -> queued; else the job that is there
--- in: now, the submission, 12 on_duplicate, 13 body (missing: none)
--- out: reserved | existing | mismatched, and the job
+-- in: now, the submission (see accept.lua), 12 on_duplicate, 13 body (missing: none)
+-- out: accepted, now, fence, the job it waits behind | reserved | existing | mismatched, and the job
 
-local on_duplicate, body = ARGV[12], ARGV[13]
+--include shared.lua
+--include reading.lua
+--include ending.lua
+--include changes.lua
+local id, on_duplicate, body = ARGV[2], ARGV[12], ARGV[13]
+--include accept.lua
+local delay = tonumber(ARGV[9])
 
-local job = readable(known(id))
-if job then
-  if job.key ~= key or payload_differs(job) then
+local job = known(id)
+if readable(job) then
+  if job.key ~= key then
     return { 'mismatched', told(job) }
   end
   local fresh = job.state == QUEUED and not job.begun_at
@@ -14,10 +20,10 @@ if job then
 end
 
 local last = last_of(key)
-local delay = tonumber(ARGV[9])
 
 if not last or not keeps_key(last) then
-  return { 'reserved', told(accept(last and last.fence or '0', delay, body)) }
+  accept(job, last, delay, body)
+  return { 'accepted', at, last and last.fence or '0', '' }
 end
 
 if last.state == COMPLETED or on_duplicate == 'join' or on_duplicate == 'reject' then
@@ -31,13 +37,14 @@ end
 
 if on_duplicate == 'trail' then
   if last.begun_at and not last.trail_id then
-    local trail = accept(last.fence, delay, body, last.id)
+    accept(job, last, delay, body, last.id)
     update(last, { trail_id = id })
-    return { 'reserved', told(trail) }
+    return { 'accepted', at, last.fence, last.id }
   end
   local waiting = last.trail_id and unfinished(last.trail_id) or last
   if body then
-    update(waiting, { body = body, digest = present(digest) or false, amended = '1' })
+    call('SET', ns .. 'body:' .. waiting.id, body)
+    update(waiting, { digest = present(digest) or false, amended = '1' })
   end
   note(waiting, 'amended')
   return { 'existing', told(waiting) }
@@ -50,4 +57,5 @@ if last.state == RUNNING or last.trail_id then
 end
 last.reason = 'replaced'
 finish(last, CANCELLED)
-return { 'reserved', told(accept(last.fence, delay, body)) }
+accept(job, last, delay, body)
+return { 'accepted', at, last.fence, '' }

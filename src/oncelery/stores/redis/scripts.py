@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from datetime import timedelta
 from functools import cache
 from importlib.resources import files
@@ -10,34 +11,38 @@ from importlib.resources import files
 from oncelery.job import PAST_KEPT
 from oncelery.stores.base import PUBLISH_GRACE, SLOW_CHECK
 
+MICROSECOND = timedelta(microseconds=1)
+
 #: How many duplicates the audit lists; older ones are only counted.
 AUDIT_KEPT = 100_000
 
-#: What the scripts take from Python: numbers that the contract fixes.
+#: How long duplicates stay counted by the hour.
+HOURS_KEPT = timedelta(days=90)
+
+#: How many jobs a page looks at, whether it shows them or not; a page that ends early says where to go on.
+EXAMINED_AT_ONCE = 2_000
+
+#: How many places a page fetches at a time from each of the sources that it merges.
+FETCHED_AT_ONCE = 10
+
+#: How many lapsed runs end in one call of `due`, beside the jobs it gives.
+ENDED_AT_ONCE = 1_000
+
+#: What the scripts take from Python: the numbers of the contract, and bounds.
 CONSTANTS = {
-    "PUBLISH_GRACE": PUBLISH_GRACE // timedelta(microseconds=1),
-    "SLOW_CHECK": SLOW_CHECK // timedelta(microseconds=1),
+    "PUBLISH_GRACE": PUBLISH_GRACE // MICROSECOND,
+    "SLOW_CHECK": SLOW_CHECK // MICROSECOND,
+    "HOUR": timedelta(hours=1) // MICROSECOND,
+    "HOURS_KEPT": HOURS_KEPT // MICROSECOND,
     "PAST_KEPT": PAST_KEPT,
     "AUDIT_KEPT": AUDIT_KEPT,
+    "EXAMINED_AT_ONCE": EXAMINED_AT_ONCE,
+    "FETCHED_AT_ONCE": FETCHED_AT_ONCE,
+    "ENDED_AT_ONCE": ENDED_AT_ONCE,
 }
 
-#: The files that stand in front of a verb's own.
-READS = ("shared",)
-CHANGES = ("shared", "changes")
-ACCEPTS = ("shared", "changes", "accept")
-
-PRELUDES = {
-    "reserve": ACCEPTS,
-    "begin": ACCEPTS,
-    "renew": READS,
-    "settle": CHANGES,
-    "get": READS,
-    "last": READS,
-}
-
-#: Scripts that a full server, too, runs: they write nothing.
-READ_ONLY = {"get", "last"}
-
+#: Scripts that write nothing: a server that is full, or a replica, runs them too.
+READ_ONLY = {"get", "last", "find", "duplicates", "duplicate_counts", "tally"}
 
 #: How many words a script's head has.
 HEAD_WORDS = 4
@@ -80,8 +85,12 @@ def word(value: bytes) -> bytes:
 
 @cache
 def _text(verb: str, *, flagged: bool) -> str:
-    folder = files(__package__)
     constants = "".join(f"local {name} = {value}\n" for name, value in CONSTANTS.items())
-    parts = [(folder / f"{name}.lua").read_text() for name in (*PRELUDES[verb], verb)]
     first = "#!lua flags=no-writes\n" if verb in READ_ONLY else "#!lua\n"
-    return (first if flagged else "") + constants + "\n".join(parts)
+    return (first if flagged else "") + constants + _file(f"{verb}.lua")
+
+
+def _file(name: str) -> str:
+    """Read a script, with the files that it includes at their place."""
+    text = (files(__package__) / name).read_text()
+    return re.sub(r"^--include (\S+)$", lambda line: _file(line[1]), text, flags=re.MULTILINE)

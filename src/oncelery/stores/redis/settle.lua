@@ -3,39 +3,48 @@
 --     complete: 6 result    release: 6 cause, 7 delay, 8 error    bury: 6 reason, 7 error    cancel: 6 reason
 -- out: settled, the state, the trailing job that may begin now | fenced, the state, '' if it is not known
 
-local ENDS = {
+--include shared.lua
+--include ending.lua
+local fence, holder, settlement = ARGV[3], ARGV[4], ARGV[5]
+
+local job = unfinished(ARGV[2])
+local owned = job and job.state == RUNNING and job.fence == fence and job.holder == holder
+if owned and settlement == 'complete' then
+  job.result, job.error = ARGV[6], nil
+  finish(job, COMPLETED)
+  return { 'settled', COMPLETED, job.trail_id or '' }
+end
+
+--include reading.lua
+--include changes.lua
+local LEADS_TO = {
   complete = { [COMPLETED] = true },
   release = { [QUEUED] = true, [CANCELLED] = true },
   bury = { [BURIED] = true },
   cancel = { [CANCELLED] = true },
 }
 
-local job, settlement = readable(known(ARGV[2])), ARGV[5]
-if not job then
-  return { 'fenced', '' }
-end
-
-if not last_run_was(job, ARGV[3], ARGV[4]) or (job.state ~= RUNNING and not ENDS[settlement][job.state]) then
-  return { 'fenced', job.state }
-end
-
-if job.state == RUNNING then
-  if settlement == 'complete' then
-    job.result, job.error = ARGV[6], nil
-    finish(job, COMPLETED)
-  elseif settlement == 'bury' then
-    bury(job, ARGV[6], present(ARGV[7]))
-  elseif settlement == 'cancel' then
-    job.reason = ARGV[6]
+if not owned then
+  job = readable(job or known(ARGV[2]))
+  if not job then
+    return { 'fenced', '', '' }
+  end
+  local last_run_was_ours = tonumber(job.fence) == tonumber(fence) and job.holder == holder
+  if not (last_run_was_ours and LEADS_TO[settlement][job.state]) then
+    return { 'fenced', job.state, '' }
+  end
+elseif settlement == 'bury' then
+  bury(job, ARGV[6], present(ARGV[7]))
+elseif settlement == 'cancel' then
+  job.reason = ARGV[6]
+  finish(job, CANCELLED)
+else
+  end_run(job, ARGV[6], present(ARGV[8]))
+  if job.cancel_requested then
+    job.reason = job.cancel_reason
     finish(job, CANCELLED)
   else
-    end_run(job, ARGV[6], present(ARGV[8]))
-    if job.cancel_requested then
-      job.reason = job.cancel_reason
-      finish(job, CANCELLED)
-    else
-      queue(job, tonumber(ARGV[7]), {})
-    end
+    queue(job, tonumber(ARGV[7]))
   end
 end
 return { 'settled', job.state, not live(job) and job.trail_id or '' }

@@ -1,0 +1,24 @@
+-- cancel: queued -> cancelled; running -> running with a cancel requested, or cancelled if forced
+-- in: now, 2 id, 3 reason, 4 force ('1' or '')
+-- out: cancelled | requested | finished, and the job | absent
+
+--include shared.lua
+--include reading.lua
+--include ending.lua
+local reason, force = ARGV[3], ARGV[4] == '1'
+
+local job = readable(known(ARGV[2]))
+if not job then
+  return { 'absent' }
+elseif job.state == CANCELLED then
+  return { 'cancelled', told(job) }
+elseif not live(job) then
+  return { 'finished', told(job) }
+elseif job.state == RUNNING and not force then
+  update(job, { cancel_requested = '1', cancel_reason = job.cancel_reason or present(reason) })
+  return { 'requested', told(job) }
+end
+-- Without a holder, no run has a claim to what ended its job.
+job.holder, job.reason = nil, reason
+finish(job, CANCELLED)
+return { 'cancelled', told(job) }
