@@ -49,6 +49,10 @@ class OutcomeUnknownError(OnceleryError):
     """A run ended between its effect and the record of it. Verify the effect, then revive or discard the job."""
 
 
+class JobBuriedError(OnceleryError):
+    """The job is a dead letter. Look at its error, then revive or discard it."""
+
+
 class StoreUnavailableError(OnceleryError):
     """The ledger's store did not answer. Nothing was decided; the same call may safely be made again."""
 

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any, Literal
 
 from oncelery.errors import ConfigurationError
+from oncelery.fingerprint import KeyChoice, Paths
 from oncelery.job import DEFAULT_HISTORY, DEFAULT_RETENTION, Durability, OnDuplicate
 
 #: How long a run may go unseen before another may begin.
@@ -38,6 +39,10 @@ class Backoff:
 class Policy:
     """The options of one task. See docs/guarantees.md for what each one promises."""
 
+    #: What makes two calls the same work: see `fingerprint.Identity`, which checks these three against the signature.
+    key: KeyChoice = None
+    ignore: Paths = ()
+    scope: Paths = ()
     retention: timedelta = DEFAULT_RETENTION
     lease: timedelta = DEFAULT_LEASE
     history: timedelta = DEFAULT_HISTORY

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, assert_never
 
-from oncelery.errors import JobCancelledError
+from oncelery.errors import JobCancelledError, OutcomeUnknownError
 from oncelery.job import Cause, Failure, Reason
 
 if TYPE_CHECKING:
@@ -33,10 +33,11 @@ class Raised:
 
 @dataclass(frozen=True, slots=True)
 class Postponed:
-    """The body asked to go on later (`self.retry`)."""
+    """The task asked to go on later (`self.retry`), perhaps with another message body."""
 
     delay: timedelta
     failure: Failure | None = None
+    body: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +93,12 @@ def decide(outcome: Outcome, policy: Policy, lease: Lease, *, jitter: float) -> 
             return Complete(result=result)
         case Raised(JobCancelledError() as error):
             return Cancel(reason=str(error))
+        case Raised(OutcomeUnknownError(), failure):
+            return Bury(reason=Reason.OUTCOME_UNKNOWN, error=failure)
         case Raised(error, failure):
             return _decide_failure(error, failure, policy, lease, jitter)
-        case Postponed(delay, failure):
-            return Release(cause=Cause.RETRY, delay=delay, error=failure)
+        case Postponed(delay, failure, body):
+            return Release(cause=Cause.RETRY, delay=delay, error=failure, body=body)
         case Interrupted():
             return Release(cause=Cause.HANDBACK)
         case _:

@@ -1,0 +1,1 @@
+"""Oncelery in a Celery app: the extension, the task class, what the worker's main process does."""

@@ -1,0 +1,65 @@
+"""The message of a job, as the ledger keeps it: enough to publish the job again, from any process of the app."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from numbers import Real
+from typing import Any
+
+from celery import Celery
+from kombu import Exchange, Queue
+from kombu.serialization import dumps, loads, prepare_accept_content
+from kombu.utils.encoding import str_to_bytes
+
+_JSON = "application/json"
+
+#: Options of one publication that a later one must not repeat: when, over which connection, for whom.
+_PASSING = frozenset(
+    {"countdown", "eta", "producer", "publisher", "connection", "router", "result_cls", "task_type", "add_to_parent"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A call of a task, with the options that go with it."""
+
+    task: str
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def pack(self, app: Celery) -> bytes:
+        """Write it with the serialiser of the call, so that what can be sent can be kept."""
+        options = {name: value for name, value in self.options.items() if name not in _PASSING and value is not None}
+        for name, value in options.items():
+            if isinstance(value, Queue | Exchange):
+                options[name] = value.name
+        if isinstance(expires := options.get("expires"), Real):
+            # As an instant: a job that is published again must not live longer for it.
+            options["expires"] = app.now() + timedelta(seconds=float(expires))
+        serializer = options.get("serializer") or app.conf.task_serializer
+        return write([self.task, list(self.args), dict(self.kwargs), options], serializer)
+
+    @classmethod
+    def unpack(cls, app: Celery, body: bytes) -> Message:
+        """Read what `pack` wrote, if the app accepts content of that type."""
+        task, args, kwargs, options = read(body, accept=app.conf.accept_content)
+        return cls(task, tuple(args), kwargs, options)
+
+
+def write(value: object, serializer: str) -> bytes:
+    """Write a value with one of Celery's serialisers; JSON as it is, any other behind its type."""
+    content_type, encoding, text = dumps(value, serializer)
+    written: bytes = str_to_bytes(text)
+    return written if content_type == _JSON else f"\0{content_type}\n{encoding}\n".encode() + written
+
+
+def read(written: bytes, *, accept: Iterable[str]) -> Any:
+    """Read what `write` wrote, if content of its type is accepted."""
+    content_type, encoding = _JSON, "utf-8"
+    if written.startswith(b"\0"):
+        head, encoding_name, written = written[1:].split(b"\n", 2)
+        content_type, encoding = head.decode(), encoding_name.decode()
+    return loads(written, content_type, encoding, accept=prepare_accept_content(accept))

@@ -1,0 +1,120 @@
+"""The worker's main process learns of the ends that a child cannot report: killed, timed out, revoked."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from billiard.einfo import ExceptionWithTraceback
+from celery.exceptions import TimeLimitExceeded, WorkerLostError
+from celery.worker import strategy
+from celery.worker.request import Request
+
+from oncelery.answers import Buried, Finished
+from oncelery.celery.call import failure_of
+from oncelery.celery.publishing import HEADER, job_id, publish_again
+from oncelery.errors import JobBuriedError, OnceleryError
+from oncelery.job import Cause, State
+from oncelery.settlement import Raised, Release, decide
+
+if TYPE_CHECKING:
+    from oncelery.celery.extension import Oncelery
+
+_logger = logging.getLogger("oncelery")
+
+
+class GuardedRequest(Request):  # type: ignore[misc] # untyped in the stubs
+    """A delivery of a guarded task, in the parent."""
+
+    @property
+    def _once(self) -> Oncelery:
+        once: Oncelery = self.task.oncelery
+        return once
+
+    @property
+    def _job_id(self) -> str:
+        return job_id(self.task, self.id, self.replaced_task_nesting)
+
+    def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
+        """Let go of a dead child's lease at once, so that the message that is requeued can begin."""
+        error = exc_info.exception
+        if isinstance(error, ExceptionWithTraceback):
+            error = error.exc
+        if isinstance(error, WorkerLostError | SystemExit | KeyboardInterrupt) and self._bury_or_release():
+            return None
+        return super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
+
+    def _bury_or_release(self) -> bool:
+        """Count the crash; whether the job is over, and its message with it."""
+        try:
+            lease = self._once.board.take_down(self._job_id)
+            if lease:
+                self._once.ledger.settle(lease, Release(cause=Cause.CRASH))
+                return False
+            answer = self._once.ledger.received(self._job_id, limit=self._once.settings.max_received)
+        except OnceleryError as error:
+            # The lease lapses by itself.
+            _logger.warning("could not report the crash of job %s: %s", self._job_id, error)
+            return False
+        if isinstance(answer, Buried | Finished) and answer.job.state is State.BURIED:
+            end_buried(self)
+            return True
+        return False
+
+    def on_timeout(self, soft: bool, timeout: float) -> None:
+        """Settle the run that the hard time limit ends."""
+        lease = None if soft else self._once.board.take_down(self._job_id)
+        if lease:
+            error = TimeLimitExceeded(timeout)
+            settlement = decide(Raised(error, failure_of(error)), self.task.policy, lease, jitter=1.0)
+            try:
+                self._once.ledger.settle(lease, settlement)
+                job = self._once.ledger.get(lease.job_id)
+                if isinstance(settlement, Release) and job and job.state is State.QUEUED:
+                    publish_again(self._once, job, countdown=settlement.delay.total_seconds())
+            except OnceleryError as unavailable:
+                _logger.warning("could not settle job %s after its time limit: %s", lease.job_id, unavailable)
+        super().on_timeout(soft, timeout)
+
+    def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:
+        try:
+            self._once.ledger.cancel(self._job_id, reason=reason, force=True)
+        except OnceleryError as error:
+            _logger.warning("could not cancel job %s, which is %s: %s", self._job_id, reason, error)
+        super()._announce_revoked(reason, terminated, signum, expired)
+
+
+def guarded_strategy(task: Any, app: Any, consumer: Any, **options: Any) -> Any:
+    """Celery's strategy, but a message that has come before is counted before anything decodes it.
+
+    A payload that kills the worker while it is read would otherwise do so for ever.
+    """
+    receive = strategy.default(task, app, consumer, **options)
+    once: Oncelery = task.oncelery
+
+    def receive_guarded(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any, **more: Any) -> Any:
+        again = (message.delivery_info or {}).get("redelivered") or (message.headers.get(HEADER) or {}).get("resent")
+        if again and _is_buried(
+            once, job_id(task, message.headers["id"], message.headers.get("replaced_task_nesting"))
+        ):
+            ack(_logger, consumer.connection_errors)
+            return None
+        return receive(message, body, ack, reject, callbacks, **more)
+
+    return receive_guarded
+
+
+def _is_buried(once: Oncelery, job: str) -> bool:
+    try:
+        answer = once.ledger.received(job, limit=once.settings.max_received)
+    except OnceleryError as error:
+        _logger.warning("could not count the delivery of job %s: %s", job, error)
+        return False
+    return isinstance(answer, Buried)
+
+
+def end_buried(request: GuardedRequest) -> None:
+    """Tell Celery that a job failed for good, and let its message go."""
+    error = JobBuriedError(job_id=request._job_id)  # noqa: SLF001
+    request.task.backend.mark_as_failure(request.id, error, request=request._context, store_result=request.store_errors)  # noqa: SLF001
+    request.acknowledge()

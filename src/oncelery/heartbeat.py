@@ -1,0 +1,84 @@
+"""Renews this process's leases: one thread for all runs, started with the first one."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import monotonic
+
+from oncelery.errors import OnceleryError
+from oncelery.ledger import Ledger
+from oncelery.run import Run
+
+_logger = logging.getLogger("oncelery")
+
+#: A lease is renewed when a third of it has passed, so that two renewals may fail before it lapses.
+RENEWALS = 3
+
+
+class Heartbeat:
+    """Keeps the leases of running jobs alive, and passes on what the ledger says of them."""
+
+    def __init__(self, ledger: Ledger, *, renewed: Callable[[], None] = lambda: None) -> None:
+        self._ledger = ledger
+        #: Called after each round of renewals.
+        self._renewed = renewed
+        self._start_anew()
+
+    def _start_anew(self) -> None:
+        self._pid = os.getpid()
+        self._runs: dict[Run, float] = {}
+        self._tick = float("inf")
+        self._sooner = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
+
+    @contextmanager
+    def watch(self, run: Run) -> Iterator[None]:
+        """Renew the run's lease until the block ends."""
+        if self._pid != os.getpid():
+            # After a fork the thread is gone, and the lock may have been held by it.
+            self._start_anew()
+        every = run.lease.duration.total_seconds() / RENEWALS
+        self._runs[run] = monotonic() + every
+        if every < self._tick:
+            self._tick = every
+            self._sooner.set()
+        if self._thread is None:
+            self._start_thread()
+        try:
+            yield
+        finally:
+            self._runs.pop(run, None)
+
+    def _start_thread(self) -> None:
+        with self._starting:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._beat, name="oncelery-heartbeat", daemon=True)
+                self._thread.start()
+
+    def _beat(self) -> None:
+        while True:
+            # Half the shortest interval: a renewal is then at most half an interval late.
+            if self._sooner.wait(self._tick / 2):
+                self._sooner.clear()
+            now = monotonic()
+            due = [run for run, at in list(self._runs.items()) if at <= now]
+            if due:
+                self._renew(due)
+
+    def _renew(self, runs: list[Run]) -> None:
+        try:
+            renewals = self._ledger.renew([run.lease for run in runs])
+        except OnceleryError as error:
+            # They stay due, so that the next tick tries again.
+            _logger.warning("could not renew %d leases: %s", len(runs), error)
+            return
+        for run, answer in zip(runs, renewals, strict=True):
+            run.renewed(answer)
+            if run in self._runs:
+                self._runs[run] = monotonic() + run.lease.duration.total_seconds() / RENEWALS
+        self._renewed()

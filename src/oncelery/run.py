@@ -1,0 +1,155 @@
+"""The run under way, as its task sees it: `current_run()`."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from time import monotonic
+from typing import ParamSpec, TypeVar
+
+from oncelery.answers import Fenced, Granted, RecordAnswer, RenewAnswer, Renewed
+from oncelery.codec import decode, encode
+from oncelery.errors import JobCancelledError, LeaseLostError
+from oncelery.job import Lease, Progress, Submission
+from oncelery.ledger import Ledger
+from oncelery.policy import Policy
+from oncelery.stores.memory import MemoryStore
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+#: Progress of the same stage is written at most this often, in seconds; a tight loop must not flood the store.
+PROGRESS_EVERY = 0.5
+
+_current: ContextVar[Run | None] = ContextVar("oncelery_run", default=None)
+
+
+def current_run() -> Run:
+    """Answer the run of the guarded task that is running here, or a free-standing one where none is.
+
+    So a task that is called directly, as in a unit test, works as it is; what it records is forgotten.
+    """
+    return _current.get() or _free_standing()
+
+
+def run_under_way() -> Run | None:
+    """Answer the run of the guarded task that is running here, if one is."""
+    return _current.get()
+
+
+@contextmanager
+def running(run: Run) -> Iterator[None]:
+    """Make this the current run."""
+    token = _current.set(run)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+class Run:
+    """One begin-to-settle of a job."""
+
+    def __init__(self, ledger: Ledger, lease: Lease, *, recovered: bool, steps: Mapping[str, bytes]) -> None:
+        self.lease = lease
+        #: An earlier run of this job ended without a word: its effect may have happened.
+        self.recovered = recovered
+        #: What is to be done once this run has released its job, and the body it then goes on with.
+        self.afterwards: Callable[[], object] | None = None
+        self.next_body: bytes | None = None
+        self._ledger = ledger
+        self._steps = dict(steps)
+        self._lost = False
+        self._cancelled = False
+        self._sure_until = monotonic() + lease.duration.total_seconds()
+        self._progress: tuple[float, str | None] = (0.0, None)
+
+    @property
+    def job_id(self) -> str:
+        """The job's id, which is the Celery task id."""
+        return self.lease.job_id
+
+    @property
+    def key(self) -> str:
+        """The identity of the work."""
+        return self.lease.key
+
+    @property
+    def fence(self) -> int:
+        """A number greater than that of every earlier run of this key; for writers that can compare it."""
+        return self.lease.fence
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt this is, from 1."""
+        return self.lease.attempt
+
+    def idempotency_key(self, name: str) -> str:
+        """Make a key for a receiver that honours one: the same in every run of this job, another in every other job."""
+        return hashlib.sha256(f"{self.job_id}\0{name}".encode()).hexdigest()
+
+    def step(self, name: str, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call `fn` once for this job: a finished step is never run again, also after a crash.
+
+        Its value is kept as JSON, and that is what later runs get.
+        """
+        if name in self._steps:
+            return decode(self._steps[name], object)  # type: ignore[return-value] # it was T when it was recorded
+        self.raise_if_cancelled()
+        value = fn(*args, **kwargs)
+        written = encode(value)
+        self._heed(self._ledger.record(self.lease, step=(name, written)))
+        self._steps[name] = written
+        return value
+
+    def progress(
+        self, done: float, total: float | None = None, stage: str | None = None, message: str | None = None
+    ) -> None:
+        """Say how far the run has come; raises if the job is cancelled or taken over."""
+        written_at, written_stage = self._progress
+        if done != total and stage == written_stage and monotonic() - written_at < PROGRESS_EVERY:
+            return
+        self._progress = (monotonic(), stage)
+        progress = Progress(done=done, total=total, stage=stage, message=message)
+        self._heed(self._ledger.record(self.lease, progress=progress))
+        self.raise_if_cancelled()
+
+    def raise_if_cancelled(self) -> None:
+        """Raise if the job is cancelled, or is no longer ours; asks the store only when the lease may have lapsed."""
+        if monotonic() > self._sure_until:
+            self.renewed(self._ledger.renew([self.lease])[0])
+        if self._lost:
+            raise LeaseLostError(key=self.key, job_id=self.job_id)
+        if self._cancelled:
+            raise JobCancelledError(key=self.key, job_id=self.job_id)
+
+    def renewed(self, answer: RenewAnswer) -> None:
+        """Take note of a renewal, made by this run or by the heartbeat."""
+        match answer:
+            case Renewed(cancel_requested=cancel_requested):
+                self._cancelled = self._cancelled or cancel_requested
+                self._sure_until = monotonic() + self.lease.duration.total_seconds()
+            case Fenced():
+                self._lost = True
+
+    @property
+    def lost(self) -> bool:
+        """Whether another run is known to have taken over."""
+        return self._lost
+
+    def _heed(self, answer: RecordAnswer) -> None:
+        if isinstance(answer, Fenced):
+            self._lost = True
+            raise LeaseLostError(key=self.key, job_id=self.job_id, state=answer.state)
+        self._cancelled = self._cancelled or answer.cancel_requested
+
+
+def _free_standing() -> Run:
+    ledger = Ledger(MemoryStore())
+    answer = ledger.begin(Submission(id=str(uuid.uuid4()), key=secrets.token_hex(32), task="-", body=b""), Policy())
+    assert isinstance(answer, Granted)  # noqa: S101 - nobody else knows this ledger
+    return Run(ledger, answer.lease, recovered=False, steps={})
