@@ -1,7 +1,8 @@
 -- begin: (absent with a body | queued | running with a lapsed lease) -> running, a higher fence
 -- in: now, the submission (see accept.lua), 12 holder, 13 worker, 14 lease, 15 max_crashes, 16 hold ('1' or ''),
 --     17 body (missing: none)
--- out: granted, fence, attempt, crashes, lease_until, key, task, scope, an amended body, steps (flat)
+-- out: granted, fence, attempt, crashes, lease_until, key, task, scope, '1' if a run was cut short, an amended body,
+--      steps (flat)
 --      | busy | later | finished | buried | cancelled | mismatched, and the job | absent
 
 --include shared.lua
@@ -10,7 +11,7 @@ local id, holder = ARGV[2], ARGV[12]
 local function granted(job)
   local body = job.amended and call('GET', ns .. 'body:' .. id) or false
   local answer = { 'granted', job.fence, job.attempt, job.crashes or '0', job.lease_until, job.key, job.task,
-    job.scope or '', body }
+    job.scope or '', job.interrupted or '', body }
   if job.steps then
     for field, value in pairs(job) do
       if field:sub(1, 5) == 'step:' then
@@ -22,35 +23,35 @@ local function granted(job)
   return answer
 end
 
-local function grant(job)
+local function grant(job, was_known)
   local name = ns .. 'job:' .. id
-  local first, before = not job.begun_at, job.state
   job.fence = digits(math.max(job.fence + 1, now))
   job.attempt = digits((job.attempt or 0) + 1)
   job.lease_until = digits(now + ARGV[14])
   call('HSET', name, 'state', RUNNING, 'changed_at', at, 'begun_at', at, 'lease_until', job.lease_until,
     'holder', holder, 'worker', ARGV[13], 'fence', job.fence, 'attempt', job.attempt)
-  if job.not_before or job.received or job.resent or job.crashed then
-    call('HDEL', name, 'not_before', 'received', 'resent', 'crashed')
+  if job.not_before or job.received or job.resent then
+    call('HDEL', name, 'not_before', 'received', 'resent')
   end
   call('ZADD', ns .. 'due', job.lease_until, id)
   call('ZADD', ns .. 'running:' .. job.task, at, id)
   if job.scope then
     call('ZADD', ns .. 'scope:' .. job.scope, at, id)
   end
-  if before == QUEUED then
+  if job.state == QUEUED then
     call('ZREM', ns .. 'queued:' .. job.task, id)
     call('ZREM', ns .. 'waiting:' .. job.queue, id)
   end
-  if first then
+  -- Only a first, undelayed message tells when others of its queue should have come.
+  if was_known and not job.begun_at and job.sent_at == job.created_at then
     call('ZADD', ns .. 'watermark', 'GT', job.sent_at, job.queue)
   end
   return granted(job)
 end
 
 local job = unfinished(id)
-if job and job.state == QUEUED and not (job.behind or job.not_before or job.crashed) then
-  return grant(job)
+if job and job.state == QUEUED and not (job.behind or job.not_before or job.interrupted) then
+  return grant(job, true)
 end
 
 --include reading.lua
@@ -73,6 +74,7 @@ local function meet(met)
   return { 'busy', told(met) }
 end
 
+local accepted
 local old = job or known(id)
 job = readable(old)
 
@@ -88,7 +90,8 @@ if not job then
   if not body then
     return { 'absent' }
   end
-  job = accept(old, last, 0, body)
+  accepted = accept(old, last, 0, body)
+  job = accepted
 end
 
 if job.state == COMPLETED or job.state == BURIED then
@@ -111,9 +114,9 @@ else
 end
 
 local crashes = tonumber(job.crashes or 0)
-if job.crashed and (crashes > max_crashes or hold) then
+if crashes > max_crashes or (job.interrupted and hold) then
   update(job, { holder = false })
   bury(job, crashes > max_crashes and 'crashed' or 'outcome unknown')
   return { 'buried', told(job) }
 end
-return grant(job)
+return grant(job, job ~= accepted)

@@ -37,8 +37,8 @@ local function end_run(job, cause, failure)
   update(job, {
     past = cjson.encode(past),
     attempt = job.attempt - (cause == 'handback' and 1 or 0),
-    crashes = (job.crashes or 0) + (crashed and 1 or 0),
-    crashed = crashed and '1',
+    crashes = crashed and (job.crashes or 0) + 1 or job.crashes,
+    interrupted = cause ~= 'retry' and '1' or job.interrupted,
     error = failure or job.error or false,
     lease_until = false,
   })
@@ -75,7 +75,8 @@ end
 -- Delete a finished job. What else has come to its id, key or scope stays.
 local function forget(job)
   local ids, keys = bucket('ids', job.id), bucket('keys', job.key)
-  call('XDEL', ns .. 'finished:' .. job.place:sub(1, -17), job.place:sub(-16) .. '-0')
+  local n, entry_id = stream_of(job.place)
+  call('XDEL', ns .. 'finished:' .. n, entry_id)
   call('HDEL', ns .. 'repeats', job.place)
   if call('HGET', keys, job.key) == job.place then
     call('HDEL', keys, job.key)

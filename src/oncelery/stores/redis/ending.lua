@@ -57,7 +57,7 @@ end
 
 -- The fields always stand in this order: the server then keeps their names once for many entries. Times are told by
 -- their distance, a small number; and what few jobs have is packed into one field, which is empty for all others.
-local function add_entry(stream, stamp, job)
+local function add_entry(stream, stamp, number, job)
   local more = {
     scope = job.scope, caller = job.caller, digest = job.digest, crashes = job.crashes, past = job.past,
     behind = job.behind, trail_id = job.trail_id, reason = job.reason, error = job.error, progress = job.progress,
@@ -74,7 +74,7 @@ local function add_entry(stream, stamp, job)
   if job.begun_at then
     begun, fence = digits(stamp - job.begun_at), digits(job.fence - job.begun_at)
   end
-  return redis.pcall('XADD', stream, digits(stamp) .. '-0', 'id', job.id, 'key', job.key,
+  return redis.pcall('XADD', stream, stamp .. '-' .. number, 'id', job.id, 'key', job.key,
     'created', digits(stamp - job.created_at), 'begun', begun, 'fence', fence, 'holder', job.holder or '',
     'worker', job.worker or '', 'result', job.result or '', 'more', next(more) and cmsgpack.pack(more) or '')
 end
@@ -82,23 +82,24 @@ end
 -- Completed or cancelled: from a hash of its own to an entry in the stream of its kind.
 local function finish(job, state)
   local n = number_of(cjson.encode({ state, job.task, job.queue, job.retention, job.history }))
-  local stream, stamp = ns .. 'finished:' .. n, at
-  local added = add_entry(stream, now, job)
+  local stream, stamp, number = ns .. 'finished:' .. n, at, '0'
+  local added = add_entry(stream, stamp, number, job)
   if added.err then
     if not added.err:find('equal or smaller') then
       error(added.err)
     end
-    -- Another ended in this very microsecond, or the clock was set back: it goes behind the last, with its own time.
+    -- Another ended in this very microsecond, or the clock was set back: this one goes behind the last.
     local about = call('XINFO', 'STREAM', stream)
     for i = 1, #about, 2 do
       if about[i] == 'last-generated-id' then
-        stamp = digits(about[i + 1]:match('^%d+') + 1)
+        stamp, number = about[i + 1]:match('^(%d+)%-(%d+)$')
       end
     end
-    job.settled_at = at
-    add_entry(stream, tonumber(stamp), job)
+    number = digits(number + 1)
+    job.settled_at = tonumber(stamp) ~= now and at or nil
+    add_entry(stream, stamp, number, job)
   end
-  local place = n .. ('0'):rep(16 - #stamp) .. stamp
+  local place = place_of(n, stamp, number)
   call('HSET', bucket('ids', job.id), job.id, place)
   if not job.behind then
     call('HSET', bucket('keys', job.key), job.key, place)

@@ -17,50 +17,57 @@ local function wants(state, of_task)
   return (#ARGV < 9 or wanted[state]) and (task == '' or task == of_task)
 end
 
+-- Jobs come from several sources, each sorted by time and id, which are merged. A source has a few places at hand.
+
 local newest = math.min(before and before - 1 or math.huge, cursor_at or math.huge)
 
--- A source is a sorted set or a stream. Its head is the newest job in it that is not on a page yet.
-
-local function bound(number)
-  return number == math.huge and '+inf' or digits(number)
+local function newer(a, b)
+  return a.at > b.at or (a.at == b.at and a.id > b.id)
 end
 
 local function fetch_from_set(source)
-  local rows = call('ZREVRANGEBYSCORE', source.key, bound(newest), bound(source.oldest), 'WITHSCORES',
-    'LIMIT', source.fetched, FETCHED_AT_ONCE)
+  local rows = call('ZREVRANGEBYSCORE', source.key, newest == math.huge and '+inf' or digits(newest), digits(source.oldest),
+    'WITHSCORES', 'LIMIT', source.fetched, FETCHED_AT_ONCE)
   source.fetched = source.fetched + FETCHED_AT_ONCE
-  local heads = {}
+  local places = {}
   for i = 1, #rows, 2 do
-    heads[#heads + 1] = { at = tonumber(rows[i + 1]), id = rows[i] }
+    places[#places + 1] = { at = tonumber(rows[i + 1]), id = rows[i] }
   end
-  return heads
+  return places
 end
 
 local function fetch_from_stream(source)
-  local last = source.newest == math.huge and '+' or digits(source.newest)
-  local heads = {}
-  for _, entry in ipairs(call('XREVRANGE', source.key, last, bound(source.oldest), 'COUNT', FETCHED_AT_ONCE)) do
-    source.newest = tonumber(entry[1]:match('^%d+')) - 1
-    heads[#heads + 1] = { at = source.newest + 1, id = entry[2][2], n = source.n, kind = source.kind, entry = entry }
+  local places = {}
+  local function add(entries)
+    for _, entry in ipairs(entries) do
+      places[#places + 1] = { at = tonumber(entry[1]:match('^%d+')), id = entry[2][2], entry = entry }
+      source.newest = '(' .. entry[1]
+    end
   end
-  return heads
+  add(call('XREVRANGE', source.key, source.newest, digits(source.oldest), 'COUNT', FETCHED_AT_ONCE))
+  if #places > 0 then
+    -- All that ended in the same microsecond, because they stand in another order than by id.
+    add(call('XREVRANGE', source.key, source.newest, digits(places[#places].at)))
+    table.sort(places, newer)
+  end
+  return places
 end
 
 local function advance(source)
   repeat
     source.next = source.next + 1
-    if source.next > #source.heads then
-      source.heads, source.next = source.fetch(source), 1
+    if source.next > #source.places then
+      source.places, source.next = source.fetch(source), 1
     end
-    local head = source.heads[source.next]
-    source.head = head
-  until not head or not cursor_at or head.at < cursor_at or (head.at == cursor_at and head.id < cursor_id)
+    source.head = source.places[source.next]
+  until not source.head or not cursor_at or newer({ at = cursor_at, id = cursor_id }, source.head)
 end
 
 local sources = {}
 
-local function add(source)
-  source.heads, source.next, source.fetched, source.newest = {}, 0, 0, newest
+local function open(source)
+  source.places, source.next, source.fetched = {}, 0, 0
+  source.newest = newest == math.huge and '+' or digits(newest)
   advance(source)
   if source.head then
     sources[#sources + 1] = source
@@ -68,12 +75,12 @@ local function add(source)
 end
 
 if scope ~= '' then
-  add({ key = ns .. 'scope:' .. scope, fetch = fetch_from_set, oldest = since })
+  open({ key = ns .. 'scope:' .. scope, fetch = fetch_from_set, oldest = since })
 else
   for _, of_task in ipairs(task ~= '' and { task } or call('SMEMBERS', ns .. 'tasks')) do
     for _, state in ipairs({ QUEUED, RUNNING, BURIED }) do
       if wants(state, of_task) then
-        add({ key = ns .. state .. ':' .. of_task, fetch = fetch_from_set, oldest = since })
+        open({ key = ns .. state .. ':' .. of_task, fetch = fetch_from_set, oldest = since })
       end
     end
   end
@@ -82,13 +89,9 @@ else
     local n, kind = kinds[i], tonumber(kinds[i]) and cjson.decode(kinds[i + 1])
     if kind and wants(kind[1], kind[2]) then
       local oldest = math.max(since, now - kind[5] + 1)
-      add({ key = ns .. 'finished:' .. n, fetch = fetch_from_stream, oldest = oldest, n = n, kind = kind })
+      open({ key = ns .. 'finished:' .. n, fetch = fetch_from_stream, oldest = oldest, n = n, kind = kind })
     end
   end
-end
-
-local function newer(a, b)
-  return a.at > b.at or (a.at == b.at and a.id > b.id)
 end
 
 local function take_newest()
@@ -101,28 +104,27 @@ local function take_newest()
   if not best then
     return nil
   end
-  local head = sources[best].head
-  advance(sources[best])
-  if not sources[best].head then
+  local source, place = sources[best], sources[best].head
+  advance(source)
+  if not source.head then
     table.remove(sources, best)
   end
-  return head
+  return place, place.entry and unpack_entry(source.n, source.kind, place.entry) or known(place.id)
 end
 
 local page, last, examined = { '', '' }, nil, 0
 while true do
-  local head = take_newest()
-  if not head then
+  local place, job = take_newest()
+  if not place then
     return page
   end
   examined = examined + 1
-  local job = readable(head.entry and unpack_entry(head.n, head.kind, head.entry) or known(head.id))
-  local matches = job and wants(job.state, job.task)
+  local matches = readable(job) and wants(job.state, job.task)
   if (matches and #page == limit + 2) or examined > EXAMINED_AT_ONCE then
     page[1], page[2] = digits(last.at), last.id
     return page
   end
-  last = head
+  last = place
   if matches then
     page[#page + 1] = told(job)
   end

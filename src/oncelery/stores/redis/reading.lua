@@ -4,11 +4,17 @@ local function present(value)
   return value ~= '' and value or nil
 end
 
+local function stream_of(place)
+  local n, stamp, number = place:match('^(%d+)(%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d)%-?(%d*)$')
+  return n, stamp .. '-' .. (present(number) or '0')
+end
+
 -- The fields of an entry always stand in the order in which ending.lua writes them.
 local function unpack_entry(n, kind, entry)
-  local stamp, fields = entry[1]:match('^%d+'), entry[2]
+  local stamp, number = entry[1]:match('^(%d+)%-(%d+)$')
+  local fields = entry[2]
   local job = {
-    place = n .. ('0'):rep(16 - #stamp) .. stamp,
+    place = place_of(n, stamp, number),
     state = kind[1],
     task = kind[2],
     queue = kind[3],
@@ -41,8 +47,8 @@ local function unpack_entry(n, kind, entry)
 end
 
 local function finished(place)
-  local n, stamp = place:sub(1, -17), place:sub(-16)
-  local entry = call('XRANGE', ns .. 'finished:' .. n, stamp, stamp)[1]
+  local n, entry_id = stream_of(place)
+  local entry = call('XRANGE', ns .. 'finished:' .. n, entry_id, entry_id)[1]
   return entry and unpack_entry(n, cjson.decode(call('HGET', ns .. 'kinds', n)), entry)
 end
 

@@ -27,7 +27,7 @@ update(job, {
   amended = job.amended,
   attempt = '0',
   crashes = false,
-  crashed = false,
+  interrupted = false,
   received = false,
   reason = false,
   error = false,

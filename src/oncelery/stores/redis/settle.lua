@@ -1,6 +1,6 @@
 -- settle: running -> completed | queued (release) | buried | cancelled
 -- in: now, 2 id, 3 fence, 4 holder, 5 complete | release | bury | cancel, then
---     complete: 6 result    release: 6 cause, 7 delay, 8 error    bury: 6 reason, 7 error    cancel: 6 reason
+--     complete: 6 result    release: 6 cause, 7 delay, 8 error, 9 body (missing: as before)    bury: 6 reason, 7 error    cancel: 6 reason
 -- out: settled, the state, the trailing job that may begin now | fenced, the state, '' if it is not known
 
 --include shared.lua
@@ -40,6 +40,10 @@ elseif settlement == 'cancel' then
   finish(job, CANCELLED)
 else
   end_run(job, ARGV[6], present(ARGV[8]))
+  if ARGV[9] and not job.cancel_requested then
+    call('SET', ns .. 'body:' .. job.id, ARGV[9])
+    update(job, { amended = '1' })
+  end
   if job.cancel_requested then
     job.reason = job.cancel_reason
     finish(job, CANCELLED)

@@ -7,7 +7,8 @@
 --   body:<id>         string  its body, unless that is none
 --   finished:<n>      stream  the completed or cancelled jobs of kind n, by the time they were settled
 --   kinds             hash    n -> kind, kind -> n, "last" -> n; a kind is JSON [state, task, queue, retention, history]
---   ids:<000..fff>    hash    id -> place of a finished job: n, then the 16 digits of its time in the stream
+--   ids:<000..fff>    hash    id -> place of a finished job: n, the 16 digits of its time, and "-" and a number if another
+--                             of its kind ended in the same microsecond before
 --   keys:<000..fff>   hash    key -> the key's last job: its place if it is finished, else "@" and its id
 --   due               zset    every live job that waits behind no other, by its next check
 --   waiting:<queue>   zset    the queued ones of these that were not published again yet, by when they were sent
@@ -52,6 +53,11 @@ local function unfinished(id)
     job[flat[i]] = flat[i + 1]
   end
   return job
+end
+
+-- Where in the finished jobs one stands.
+local function place_of(n, stamp, number)
+  return n .. ('0'):rep(16 - #stamp) .. stamp .. (number ~= '0' and '-' .. number or '')
 end
 
 -- Small hashes take a tenth of the memory of large ones, so each index is cut in 4096.

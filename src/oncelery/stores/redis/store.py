@@ -192,7 +192,8 @@ def _terms(settlement: Settlement) -> tuple[Input, ...]:
         case Complete():
             return "complete", settlement.result
         case Release():
-            return "release", settlement.cause, microseconds(settlement.delay), _error(settlement.error)
+            body = () if settlement.body is None else (settlement.body,)
+            return "release", settlement.cause, microseconds(settlement.delay), _error(settlement.error), *body
         case Bury():
             return "bury", settlement.reason, _error(settlement.error)
         case Cancel():
@@ -236,7 +237,7 @@ def _accepted(submission: Submission, answer: Sequence[Any]) -> a.Reserved:
 
 
 def _granted(submission: Submission, holder: str, lease: timedelta, answer: Sequence[Any]) -> a.Granted:
-    _, fence, attempt, crashes, until, key, task, scope, body, *steps = answer
+    _, fence, attempt, crashes, until, key, task, scope, interrupted, body, *steps = answer
     held = Lease(
         job_id=submission.id,
         key=unpack(key),
@@ -250,4 +251,4 @@ def _granted(submission: Submission, holder: str, lease: timedelta, answer: Sequ
         duration=lease,
         durability=submission.durability,
     )
-    return a.Granted(held, held.crashes > 0, read_steps(steps), body)
+    return a.Granted(held, bool(interrupted), read_steps(steps), body)
