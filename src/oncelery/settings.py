@@ -23,7 +23,7 @@ class Settings:
     #: Keeps apps that share a store apart; also part of every key.
     namespace: str = "oncelery"
     #: How often a worker looks for lost jobs, in seconds; 0 switches its sweeper off.
-    sweep_every: float = 5.0
+    sweep_every: float = 2.0
     #: How many deliveries of a job may come without a run before it is buried as "never started".
     max_received: int = 3
     #: A publication that the broker refuses: "accept" the job for the sweeper, or "refuse" it with the broker's error.

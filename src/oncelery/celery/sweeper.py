@@ -1,11 +1,14 @@
-"""The sweeper: publishes again what is lost. A step of every worker, of which one at a time does the work."""
+"""The sweeper: publishes again what is lost.
+
+A step of every worker. What is due is taken in one atomic step, so two sweepers never publish the same job, and no
+worker is special: the death of one costs no time.
+"""
 
 from __future__ import annotations
 
 import logging
-import uuid
+import random
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from amqp.exceptions import ChannelError
@@ -13,14 +16,9 @@ from celery import bootsteps
 from celery.worker.consumer.tasks import Tasks
 from kombu.exceptions import OperationalError
 
-from oncelery.answers import Granted, Renewed
 from oncelery.celery.publishing import publish_again
 from oncelery.errors import OnceleryError
-from oncelery.fingerprint import fingerprint
-from oncelery.job import Cause, Lease, Submission
 from oncelery.ledger import Ledger
-from oncelery.policy import Policy
-from oncelery.settlement import Release
 
 if TYPE_CHECKING:
     from oncelery.celery.extension import Oncelery
@@ -67,46 +65,6 @@ def empty_queues(once: Oncelery) -> list[str]:
     return labels
 
 
-class Leadership:
-    """Lets one worker at a time sweep: a job without a body, whose lease its holder renews."""
-
-    def __init__(self, ledger: Ledger, worker: str, *, every: float) -> None:
-        self._ledger = ledger
-        self._worker = worker
-        self._policy = Policy(lease=timedelta(seconds=max(3 * every, 1)), max_crashes=2**31)
-        self._lease: Lease | None = None
-        self._seen: datetime | None = None
-
-    def held(self) -> bool:
-        """Whether it is for this worker to sweep."""
-        if self._lease and isinstance(self._ledger.renew([self._lease])[0], Renewed):
-            return True
-        leader = self._ledger.get(SWEEP.id)
-        if leader and leader.lease_until and leader.lease_until != self._seen:
-            # Someone leads, and has renewed since this worker last looked. (No clocks are compared.)
-            self._seen = leader.lease_until
-            return False
-        answer = self._ledger.begin(SWEEP, self._policy, worker=self._worker)
-        self._lease = answer.lease if isinstance(answer, Granted) else None
-        return self._lease is not None
-
-    def let_go(self) -> None:
-        """Let another worker lead at once."""
-        if self._lease:
-            self._ledger.settle(self._lease, Release(cause=Cause.HANDBACK))
-            self._lease = None
-
-
-SWEEP = Submission(
-    id=str(uuid.uuid5(uuid.NAMESPACE_OID, "oncelery.sweep")),
-    key=fingerprint("oncelery.sweep", {}),
-    task="oncelery.sweep",
-    body=b"",
-    retention=timedelta(0),
-    history=timedelta(0),
-)
-
-
 class Sweeper(bootsteps.StartStopStep):
     """The worker's step: sweeps by the worker's own timer, in its main process."""
 
@@ -119,22 +77,17 @@ class Sweeper(bootsteps.StartStopStep):
     def start(self, consumer: Any) -> None:
         """Begin to sweep."""
         once: Oncelery = consumer.app.oncelery
-        self._leadership = Leadership(once.ledger, consumer.hostname, every=once.settings.sweep_every)
-        if once.settings.sweep_every:
-            self._timer = consumer.timer.call_repeatedly(once.settings.sweep_every, self._sweep, (once,))
+        if every := once.settings.sweep_every:
+            # Workers that were started together need not sweep together.
+            self._timer = consumer.timer.call_repeatedly(every * random.uniform(0.8, 1.2), self._sweep, (once,))  # noqa: S311
 
     def stop(self, _consumer: Any) -> None:
         """Stop sweeping."""
         if self._timer:
             self._timer.cancel()
-        try:
-            self._leadership.let_go()
-        except OnceleryError as error:
-            _logger.warning("the sweeper could not let go: %s", error)
 
     def _sweep(self, once: Oncelery) -> None:
         try:
-            if self._leadership.held():
-                sweep(once, once.ledger)
+            sweep(once, once.ledger)
         except (OnceleryError, OperationalError) as error:
             _logger.warning("could not sweep: %s", error)
