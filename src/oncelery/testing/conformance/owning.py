@@ -57,6 +57,7 @@ class Owning(Fixtures):
         ghost = lapsed(store, clock)
         running(store, holder="second")
         before = seen(store)
+        clock.advance(seconds=5)
 
         answer = write(store, ghost)
 
@@ -70,6 +71,7 @@ class Owning(Fixtures):
         ghost = lapsed(store, clock)
         complete(store, running(store, holder="second"), result=b"by the second")
         before = seen(store)
+        clock.advance(seconds=5)
 
         answer = write(store, ghost)
 
@@ -77,10 +79,13 @@ class Owning(Fixtures):
         assert seen(store) == before
 
     @every_write
-    def test_a_run_whose_job_was_cancelled_by_force_changes_nothing(self, store: Store, write: Write) -> None:
+    def test_a_run_whose_job_was_cancelled_by_force_changes_nothing(
+        self, store: Store, clock: FakeClock, write: Write
+    ) -> None:
         ghost = running(store)
         store.cancel(JOB, reason="stop", force=True)
         before = seen(store)
+        clock.advance(seconds=5)
 
         answer = write(store, ghost)
 
@@ -88,9 +93,12 @@ class Owning(Fixtures):
         assert seen(store) == before
 
     @every_write
-    def test_the_right_fence_with_another_holder_changes_nothing(self, store: Store, write: Write) -> None:
+    def test_the_right_fence_with_another_holder_changes_nothing(
+        self, store: Store, clock: FakeClock, write: Write
+    ) -> None:
         lease = running(store)
         before = seen(store)
+        clock.advance(seconds=5)
 
         answer = write(store, replace(lease, holder="second"))
 
@@ -99,9 +107,12 @@ class Owning(Fixtures):
 
     @every_write
     @pytest.mark.parametrize("by", [-1, 1])
-    def test_the_right_holder_with_another_fence_changes_nothing(self, store: Store, write: Write, by: int) -> None:
+    def test_the_right_holder_with_another_fence_changes_nothing(
+        self, store: Store, clock: FakeClock, write: Write, by: int
+    ) -> None:
         lease = running(store)
         before = seen(store)
+        clock.advance(seconds=5)
 
         answer = write(store, replace(lease, fence=lease.fence + by))
 
@@ -127,6 +138,7 @@ class Owning(Fixtures):
         clock.now = ghost.until - LEASE
         again = running(store, work(), holder="third")
         before = seen(store)
+        clock.advance(seconds=5)
 
         answer = write(store, replace(ghost, fence=again.fence))
 

@@ -1,0 +1,232 @@
+"""Bugs planted in the SQL functions: the suite must catch each."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import ledgers
+import psycopg
+import pytest
+from planting import first_false_sentence
+
+from oncelery.errors import StoreUnavailableError
+from oncelery.stores import open_store
+from oncelery.stores.postgres import schema
+from oncelery.testing import FakeClock
+from oncelery.testing.conformance import Opener, StoreConformance
+from oncelery.testing.servers import PostgresServer
+
+#: What is wrong then: the file, what stands there, what is planted instead, and words of a sentence that may tell.
+BUGS = {
+    "a settlement compares no fence": (
+        "settle.sql",
+        "(job.fence, job.holder) IS DISTINCT FROM (p_fence, p_holder)",
+        "job.holder IS DISTINCT FROM p_holder",
+        "another_fence",
+    ),
+    "a settlement compares no holder": (
+        "settle.sql",
+        "(job.fence, job.holder) IS DISTINCT FROM (p_fence, p_holder)",
+        "job.fence IS DISTINCT FROM p_fence",
+        "another_holder",
+    ),
+    "a completion sent again completes again": (
+        "settle.sql",
+        "ELSIF job.state <> 'running' THEN",
+        "ELSIF job.state NOT IN ('running', 'completed') THEN",
+        "completion_sent_again",
+    ),
+    "a settlement sent again is refused": (
+        "settle.sql",
+        "THEN 'Settled' ELSE 'Fenced' END",
+        "THEN 'Fenced' ELSE 'Fenced' END",
+        "sent_again",
+    ),
+    "a renewal compares no holder": (
+        "renew.sql",
+        "USING (id, holder, fence)",
+        "USING (id, fence)",
+        "another_holder",
+    ),
+    "a renewal may shorten a lease": (
+        "renew.sql",
+        "lease_until = greatest(job.lease_until, now + lease.duration)",
+        "lease_until = now + lease.duration",
+        "shortens",
+    ),
+    "a record compares no fence": (
+        "record.sql",
+        " AND job.fence = p_fence",
+        "",
+        "another_fence",
+    ),
+    "a record does not ask for the state": (
+        "record.sql",
+        "AND job.state = 'running' ",
+        "",
+        "nobody_to_record",
+    ),
+    "a step's last value stays": (
+        "record.sql",
+        "ON CONFLICT DO NOTHING",
+        "ON CONFLICT (job_id, name) DO UPDATE SET value = excluded.value",
+        "a_step_keeps",
+    ),
+    "a fence is only the clock": (
+        "begin.sql",
+        "greatest(fence + 1, (extract(epoch FROM now) * 1000000)::bigint)",
+        "(extract(epoch FROM now) * 1000000)::bigint",
+        "a_fence",
+    ),
+    "a lease lapses an instant late": (
+        "begin.sql",
+        "AND job.lease_until > now)",
+        "AND job.lease_until >= now)",
+        "to_the_instant",
+    ),
+    "crashes are not counted": (
+        "entry.sql",
+        "crashes = crashes + ",
+        "crashes = crashes + 0 * ",
+        "crash",
+    ),
+    "retention is ignored": (
+        "entry.sql",
+        "OR job.retained_until > p_now",
+        "",
+        "retention",
+    ),
+    "dead letters expire": (
+        "entry.sql",
+        "expires_at = CASE WHEN p_state <> 'buried' THEN p_now + history END",
+        "expires_at = p_now + history",
+        "outlives_its_history",
+    ),
+    "a freed job is published by a sign only": (
+        "entry.sql",
+        "next_check = greatest(p_now, not_before) + publish_grace()",
+        "next_check = greatest(p_now, not_before) + slow_check()",
+        "waited_is_due",
+    ),
+    "a superseded run keeps its claim": (
+        "entry.sql",
+        "holder = CASE WHEN p_superseded THEN '' ELSE holder END",
+        "holder = holder",
+        "no_claim",
+    ),
+    "due sets no next check": (
+        "due.sql",
+        "next_check = now + least(",
+        "next_check = next_check + 0 * least(",
+        "longer_each_time",
+    ),
+    "a revival ignores a newer job": (
+        "revive.sql",
+        "IF other.id IS NOT NULL THEN",
+        "IF false THEN",
+        "gives_way",
+    ),
+    "another payload gets the result": (
+        "entry.sql",
+        "p_one <> '' AND p_other <> '' AND p_one <> p_other",
+        "false",
+        "another_payload",
+    ),
+    "pruning takes what is readable": (
+        "prune.sql",
+        "WHERE expires_at <= now",
+        "WHERE expires_at IS NOT NULL",
+        "pruning",
+    ),
+}
+
+#: Locks that are not taken: the file, what stands there, what is planted instead, and the race that tells.
+UNLOCKED = {
+    "a key is not locked": (
+        "entry.sql",
+        "PERFORM pg_advisory_xact_lock(lock_of(p_key));",
+        "",
+        "test_of_many_begins_of_an_unknown_key_one_is_granted",
+    ),
+    "a due job is not locked": (
+        "due.sql",
+        "FOR UPDATE",
+        "--",
+        "test_no_sweeper_takes_what_another_has_taken",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A file of the schema with something else in it."""
+
+    name: str
+    text: bytes
+
+    def read_bytes(self) -> bytes:
+        return self.text
+
+
+FUNCTIONS = schema.functions()
+
+
+@pytest.fixture(scope="module")
+def database(postgres: PostgresServer) -> Iterator[psycopg.Connection]:
+    with psycopg.connect(postgres.create_database(), autocommit=True) as connection:
+        yield connection
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_the_suite_catches(bug: str, database: psycopg.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, old, new, first = BUGS[bug]
+
+    with monkeypatch.context() as bugged:
+        bugged.setattr(schema, "functions", functools.partial(planted, file, old, new))
+        bugged_ledger = functools.partial(opener, database, f"bug_{list(BUGS).index(bug)}")
+        caught = first_false_sentence(bugged_ledger, first=first)
+
+    assert caught
+    ledger = functools.partial(opener, database, "no_bug")
+    assert first_false_sentence(ledger, only=caught) is None, "the sentence is true without the bug"
+
+
+@pytest.mark.parametrize("bug", UNLOCKED)
+def test_the_races_catch_that(bug: str, database: psycopg.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, old, new, race = UNLOCKED[bug]
+    monkeypatch.setattr(schema, "functions", functools.partial(planted, file, old, new))
+    namespace = f"unlocked_{list(UNLOCKED).index(bug)}"
+
+    # Chance has a hand in a race: it is run until it goes wrong.
+    assert any(_goes_wrong(race, opener(database, namespace)) for _ in range(50))
+
+
+def _goes_wrong(race: str, open_ledger: Opener) -> bool:
+    clock = FakeClock()
+    store = open_ledger(clock=clock)
+    say = getattr(StoreConformance(), race)
+    given = {"store": store, "clock": clock}
+    try:
+        say(**{name: given[name] for name in inspect.signature(say).parameters})
+    except (AssertionError, StoreUnavailableError):
+        return True
+    finally:
+        store.close()
+    return False
+
+
+def planted(file: str, old: str, new: str) -> list[Planted]:
+    """Give the files of the schema, with something else in one of them."""
+    texts = {source.name: source.read_bytes().decode() for source in FUNCTIONS}
+    assert old in texts[file], f"{old!r} no longer stands in {file}: plant the bug anew"
+    texts[file] = texts[file].replace(old, new)
+    return [Planted(name, text.encode()) for name, text in texts.items()]
+
+
+def opener(database: psycopg.Connection, namespace: str) -> Opener:
+    """Give what opens a ledger that is empty."""
+    ledgers.empty(database, namespace)
+    return functools.partial(open_store, ledgers.url_of(database), namespace=namespace)
