@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -21,7 +22,7 @@ from oncelery.stores.memory import store as store_module
 from oncelery.stores.memory.entry import EPOCH, Entry
 from oncelery.stores.memory.shelf import Shelf
 from oncelery.stores.memory.store import MemoryStore, atomic
-from oncelery.testing.conformance import Opener
+from oncelery.testing.conformance import Opener, StoreConformance
 
 Original = Callable[..., Any]
 Bug = Callable[[pytest.MonkeyPatch], None]
@@ -326,6 +327,24 @@ def test_the_suite_catches(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     BUGS[name](monkeypatch)
 
     assert first_false_sentence(_fresh) is not None
+
+
+def test_the_races_catch_a_begin_that_looks_first_and_grants_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    all_have_looked = threading.Barrier(64)
+
+    def begin(store: MemoryStore, offer: Submission, **terms: Any) -> object:
+        job = store.get(offer.id)
+        all_have_looked.wait(60)
+        if job is None or job.state is not State.QUEUED:
+            return a.Absent()
+        entry = store._shelf.entries[offer.id]
+        entry.grant(store._clock(), holder=terms["holder"], worker="", lease=terms["lease"])
+        return entry.granted(offer, terms["lease"])
+
+    monkeypatch.setattr(MemoryStore, "begin", begin)
+
+    with pytest.raises(AssertionError):
+        StoreConformance().test_of_many_begins_of_a_queued_job_one_is_granted(MemoryStore())
 
 
 def _fresh() -> Opener:

@@ -1,0 +1,204 @@
+"""Bugs planted in the Lua scripts: the suite must catch each."""
+
+from __future__ import annotations
+
+import functools
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from planting import first_false_sentence
+
+from oncelery.stores import open_store
+from oncelery.stores.redis import scripts
+from oncelery.testing.conformance import Opener
+from oncelery.testing.servers import ValkeyServer
+
+#: What is wrong then: the file, what stands there, what is planted instead, and words of a sentence that may tell.
+BUGS = {
+    "a settlement compares no fence": (
+        "settle.lua",
+        "job.fence == fence and job.holder == holder",
+        "job.holder == holder",
+        "another_fence",
+    ),
+    "a settlement compares no holder": (
+        "settle.lua",
+        "job.fence == fence and job.holder == holder",
+        "job.fence == fence",
+        "another_holder",
+    ),
+    "a settlement sent again is not compared with the first": (
+        "settle.lua",
+        "last_run_was_ours and LEADS_TO[settlement][job.state]",
+        "last_run_was_ours",
+        "settled_otherwise",
+    ),
+    "a settlement of anybody is known again": (
+        "settle.lua",
+        "last_run_was_ours and LEADS_TO[settlement][job.state]",
+        "LEADS_TO[settlement][job.state]",
+        "another_has_completed",
+    ),
+    "a renewal compares no fence": (
+        "renew.lua",
+        "run[2] == fence and run[3] == holder",
+        "run[3] == holder",
+        "another_fence",
+    ),
+    "a renewal compares no holder": (
+        "renew.lua",
+        "run[2] == fence and run[3] == holder",
+        "run[2] == fence",
+        "another_holder",
+    ),
+    "a renewal does not move the check": (
+        "renew.lua",
+        "call('ZADD', ns .. 'due', lease_until, id)",
+        "",
+        "renewed_run",
+    ),
+    "a record compares no holder": (
+        "record.lua",
+        "run[2] == fence and run[3] == holder",
+        "run[2] == fence",
+        "another_holder",
+    ),
+    "a record does not ask for the state": (
+        "record.lua",
+        "run[1] == RUNNING and ",
+        "",
+        "nobody_to_record",
+    ),
+    "a step's last value stays": (
+        "record.lua",
+        "call('HSETNX', name, 'step:' .. step, value) == 1",
+        "call('HSET', name, 'step:' .. step, value) < 2",
+        "a_step_keeps",
+    ),
+    "a running job is in no index": (
+        "begin.lua",
+        "call('ZADD', ns .. 'due', job.lease_until, id)",
+        "call('ZREM', ns .. 'due', id)",
+        "a_run_is_due",
+    ),
+    "a fence is only the clock": (
+        "begin.lua",
+        "math.max(job.fence + 1, now)",
+        "now",
+        "a_fence",
+    ),
+    "a fence is only a counter": (
+        "begin.lua",
+        "math.max(job.fence + 1, now)",
+        "job.fence + 1",
+        "a_fence",
+    ),
+    "hold is ignored": (
+        "begin.lua",
+        "or (job.interrupted and hold)",
+        "",
+        "on_hold",
+    ),
+    "a lease lapses an instant late": (
+        "reading.lua",
+        "tonumber(job.lease_until) <= now",
+        "tonumber(job.lease_until) < now",
+        "to_the_instant",
+    ),
+    "retention ends an instant late": (
+        "reading.lua",
+        "job.settled_at + job.retention > now",
+        "job.settled_at + job.retention >= now",
+        "retention",
+    ),
+    "dead letters expire": (
+        "reading.lua",
+        "live(job) or job.state == BURIED or",
+        "live(job) or",
+        "outlives_its_history",
+    ),
+    "a burial forgets the one that trails": (
+        "changes.lua",
+        "  call('ZREM', ns .. 'waiting:' .. job.queue, job.id)\n  let_follow(job)",
+        "  call('ZREM', ns .. 'waiting:' .. job.queue, job.id)",
+        "the_waiting_job_may_begin",
+    ),
+    "a freed job is in no index": (
+        "ending.lua",
+        "await(trail, sent_at + PUBLISH_GRACE)",
+        "",
+        "waited_is_due",
+    ),
+    "due sets no next check": (
+        "due.lua",
+        "call('ZADD', ns .. 'due', digits(now + math.min(PUBLISH_GRACE * 2 ^ resent, SLOW_CHECK)), id)",
+        "",
+        "longer_each_time",
+    ),
+    "due goes by a watermark that is not passed": (
+        "due.lua",
+        "tonumber(marks[i + 1]) - 1",
+        "tonumber(marks[i + 1]) + 1",
+        "watermark",
+    ),
+    "a forced cancel leaves the run its claim": (
+        "cancel.lua",
+        "job.holder, job.reason = nil, reason",
+        "job.reason = reason",
+        "no_claim",
+    ),
+    "a revival ignores a newer job": (
+        "revive.lua",
+        "if last and keeps_key(last) then",
+        "if false then",
+        "gives_way",
+    ),
+    "another payload gets the result": (
+        "accept.lua",
+        "return digest ~= '' and job.digest and digest ~= job.digest",
+        "return false",
+        "another_payload",
+    ),
+    "pruning takes what is readable": (
+        "prune.lua",
+        "if readable(job) then",
+        "if false then",
+        "pruning",
+    ),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_the_suite_catches(bug: str, valkey: ValkeyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, old, new, first = BUGS[bug]
+    for source in Path(scripts.__file__).parent.glob("*.lua"):
+        (tmp_path / source.name).write_text(source.read_text())
+    text = (tmp_path / file).read_text()
+    assert old in text, f"{old!r} no longer stands in {file}: plant the bug anew"
+    (tmp_path / file).write_text(text.replace(old, new))
+
+    def fresh() -> Opener:
+        return functools.partial(open_store, valkey.url, namespace=uuid.uuid4().hex)
+
+    with monkeypatch.context() as bugged, scripts_read_anew():
+        bugged.setattr(scripts, "files", lambda _package: tmp_path)
+        caught = first_false_sentence(fresh, first=first)
+
+    assert caught
+    assert first_false_sentence(fresh, only=caught) is None, "the sentence is true without the bug"
+
+
+@contextmanager
+def scripts_read_anew() -> Iterator[None]:
+    """Let all scripts be read inside, and again afterwards: a store reads each once in its life."""
+    libraries = (scripts.FLAGGED, scripts.UNFLAGGED)
+    for library in libraries:
+        library.clear()
+    try:
+        yield
+    finally:
+        for library in libraries:
+            library.clear()
