@@ -13,38 +13,56 @@ from redis.connection import AbstractConnection
 
 from oncelery.errors import ConfigurationError, StoreUnavailableError
 from oncelery.stores.redis.address import Address
-from oncelery.stores.redis.scripts import HEAD_WORDS, Library, word
+from oncelery.stores.redis.durability import Barrier, choose_barrier
+from oncelery.stores.redis.scripts import FLAGGED, UNFLAGGED, Word, words
 
 #: How often a command is sent, when connections break under it. All verbs may be sent again.
 SENDS = 3
 
-#: No command is sent again later than this after its first time: the caller has a lease to mind.
+#: No command is sent again later than this after it first failed: the caller has a lease to mind.
 SEND_AGAIN_SECONDS = 5.0
 
 #: How long to wait before sending again, times the number of failures.
 PAUSE_SECONDS = 0.05
 
 #: The first version that reads flags in the first line of a script.
-FLAGS_SINCE = 7
+FLAGS_SINCE = (7,)
 
-Input = str | bytes | int
+#: What a person must mend; the driver takes the first two for broken connections.
+REFUSALS = (driver.AuthenticationError, driver.AuthorizationError, driver.NoPermissionError)
+
+#: What another connection, perhaps to another server, may get over: READONLY comes from a primary that is one no more.
+BREAKS = (driver.ConnectionError, driver.TimeoutError, driver.ReadOnlyError)
 
 
 class Server:
     """Runs scripts on the server. Safe to use from threads, greenlets and forked children."""
 
-    def __init__(self, address: Address, namespace: str) -> None:
+    def __init__(self, address: Address, prefix: bytes) -> None:
         self._address = address
-        self._namespace = namespace
+        #: What all our keys begin with.
+        self._prefix = prefix
+        #: The node of a cluster that has our slot, once we were told.
+        self._node: tuple[str, int] | None = None
         #: Connections that nobody uses now. Taking and giving back are atomic, so that no lock is needed.
         self._idle: list[Link] = []
         _servers.add(self)
 
-    def run(self, verb: str, *inputs: Input) -> Any:  # noqa: ANN401 - each verb knows the reply of its own script
-        """Run a verb's script and give its reply, in one round trip."""
-        words = pack(inputs)
+    def run(self, verb: str, *inputs: Word, safe: bool = False) -> Any:  # noqa: ANN401 - as its script says
+        """Run a verb's script and give its reply, in one round trip; if `safe`, when the barrier is passed."""
         with store_errors():
-            return self._send(verb, len(inputs), words)
+            written = words(inputs)
+            failures, deadline = 0, 0.0
+            while True:
+                try:
+                    with self._take() as link:
+                        return link.run(verb, len(inputs), written, safe=safe)
+                except (*BREAKS, driver.ResponseError) as error:
+                    failures += 1
+                    deadline = deadline or time.monotonic() + SEND_AGAIN_SECONDS
+                    if not self._recover(error) or failures == SENDS or time.monotonic() > deadline:
+                        raise
+                    time.sleep(PAUSE_SECONDS * failures)
 
     def close(self) -> None:
         """Close what is idle. The next command connects again."""
@@ -55,56 +73,83 @@ class Server:
         """Let go of connections without a word to the server: in a forked child they are the parent's."""
         self._idle = []
 
-    def _send(self, verb: str, count: int, words: bytes) -> Any:  # noqa: ANN401
-        deadline = time.monotonic() + SEND_AGAIN_SECONDS
-        for failures in range(1, SENDS + 1):
-            try:
-                with self._link() as link:
-                    return link.run(verb, count, words)
-            except (driver.AuthenticationError, driver.AuthorizationError):
-                raise
-            except (driver.ConnectionError, driver.TimeoutError):
-                # The others are likely to be dead as well.
-                self.close()
-                pause = PAUSE_SECONDS * failures
-                if failures == SENDS or time.monotonic() + pause > deadline:
-                    raise
-                time.sleep(pause)
-        raise AssertionError  # the last failure is raised above
-
-    def _link(self) -> Link:
+    def _take(self) -> Link:
         try:
             return self._idle.pop()
         except IndexError:
-            return Link(self._address.open(), self._namespace, self._idle)
+            return Link(self._address, self._node, self._prefix, self._idle)
+
+    def _recover(self, error: driver.RedisError) -> bool:
+        """Whether it may go better on another connection."""
+        if isinstance(error, REFUSALS):
+            return False
+        if isinstance(error, BREAKS):
+            self._node = None
+        elif _is_moved(error):
+            self._node = _moved_to(error)
+        else:
+            return False
+        # The other connections are as likely to be dead, or lead to the wrong node.
+        self.close()
+        return True
 
 
 class Link:
     """One open connection; a context that gives it back, or closes it after anything that may leave a reply unread."""
 
-    def __init__(self, connection: AbstractConnection, namespace: str, idle: list[Link]) -> None:
-        self._connection = connection
+    def __init__(self, address: Address, node: tuple[str, int] | None, prefix: bytes, idle: list[Link]) -> None:
+        self._connection = address.open(node)
+        self._address = address
+        self._prefix = prefix
+        self._keys = words((1, prefix))
         self._idle = idle
-        connection.connect()
-        self._library = Library(namespace, flagged=_version(connection) >= FLAGS_SINCE)
+        self._version = _version(self._connection)
+        self._library = FLAGGED if self._version >= FLAGS_SINCE else UNFLAGGED
+        self._barrier: Barrier | None = None
 
-    def run(self, verb: str, count: int, words: bytes) -> Any:  # noqa: ANN401
-        """Send a script's name and inputs, or its text if the server does not know it, and read the reply."""
+    def run(self, verb: str, count: int, written: bytes, *, safe: bool) -> Any:  # noqa: ANN401
+        """Send a script's name, or its text if the server has not seen it, with its inputs; read the reply."""
         script = self._library[verb]
-        size = b"*%d\r\n" % (HEAD_WORDS + count)
+        ask = self._ask_and_wait if safe else self._ask
+        # The script, the one key that says which node has them all, and the inputs.
+        size, rest = b"*%d\r\n" % (2 + 2 + count), self._keys + written
         try:
-            return self._ask(size + script.head + words)
+            return ask(size + script.head + rest)
         except driver.NoScriptError:
-            return self._ask(size + script.full_head + words)
+            return ask(size + script.text_head + rest)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.disconnect()
 
     def _ask(self, command: bytes) -> Any:  # noqa: ANN401
         connection = self._connection
         connection.send_packed_command([command], check_health=False)
         return connection.read_response()
 
-    def close(self) -> None:
-        """Close the connection."""
-        self._connection.disconnect()
+    def _ask_and_wait(self, command: bytes) -> Any:  # noqa: ANN401
+        barrier = self._barrier = self._barrier or choose_barrier(
+            self._ask,
+            version=self._version,
+            replicas=self._address.replicas,
+            key=self._prefix + b"barrier",
+            seconds=self._address.reply_seconds,
+        )
+        # All in one packet, and on one connection: the server waits for what this connection wrote.
+        self._connection.send_packed_command([b"".join((command, *barrier.commands))], check_health=False)
+        reply, *waited = [self._read() for _ in range(1 + len(barrier.commands))]
+        if isinstance(reply, driver.ResponseError):
+            raise reply
+        if waited:
+            barrier.check(waited[-1])
+        return reply
+
+    def _read(self) -> Any:  # noqa: ANN401
+        """Read a reply, also an error: those that follow must be read as well."""
+        try:
+            return self._connection.read_response()
+        except driver.ResponseError as error:
+            return error
 
     def __enter__(self) -> Self:
         return self
@@ -113,23 +158,10 @@ class Link:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         # An exception from elsewhere (a time limit, Ctrl-C) may come between a command and its reply.
-        if error is None or isinstance(error, driver.ResponseError):
+        if error is None or isinstance(error, (driver.ResponseError, StoreUnavailableError, ConfigurationError)):
             self._idle.append(self)
         else:
             self.close()
-
-
-def pack(inputs: tuple[Input, ...]) -> bytes:
-    """Write the inputs of a script as words of its command."""
-    words = []
-    for value in inputs:
-        if isinstance(value, str):
-            words.append(word(value.encode()))
-        elif isinstance(value, int):
-            words.append(word(b"%d" % value))
-        else:
-            words.append(word(value))
-    return b"".join(words)
 
 
 class store_errors:  # noqa: N801 - reads as what it does: `with store_errors():`
@@ -137,24 +169,32 @@ class store_errors:  # noqa: N801 - reads as what it does: `with store_errors():
 
     __slots__ = ()
 
-    def __enter__(self) -> None:
-        pass
+    def __enter__(self) -> None: ...
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if error is None or not isinstance(error, driver.RedisError):
             return
-        refused = (driver.AuthenticationError, driver.AuthorizationError, driver.NoPermissionError)
         # Redis 6.2 wraps what goes wrong inside a script in an error of its own.
-        if isinstance(error, refused) or "NOPERM" in str(error):
+        if isinstance(error, REFUSALS) or "NOPERM" in str(error):
             raise ConfigurationError(f"the store does not let us in: {error}") from error
         raise StoreUnavailableError(f"the store did not answer: {error}") from error
 
 
-def _version(connection: AbstractConnection) -> int:
-    greeting: dict[bytes, Any] = connection.handshake_metadata  # type: ignore[assignment]  # bytes: nothing is decoded
-    return int(greeting[b"version"].split(b".")[0])
+def _version(connection: AbstractConnection) -> tuple[int, ...]:
+    greeting: dict[bytes, Any] = connection.handshake_metadata  # type: ignore[assignment]  # nothing is decoded
+    return tuple(int(number) for number in greeting[b"version"].split(b".")[:2])
+
+
+def _is_moved(error: driver.RedisError) -> bool:
+    # Before redis-py 6, only its cluster client knew the error by its name.
+    return isinstance(error, driver.MovedError) or str(error).startswith("MOVED ")
+
+
+def _moved_to(error: driver.RedisError) -> tuple[str, int] | None:
+    host, _, port = str(error).split()[-1].rpartition(":")
+    return (host, int(port)) if host else None
 
 
 _servers: weakref.WeakSet[Server] = weakref.WeakSet()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import re
 from datetime import timedelta
-from functools import cache
 from importlib.resources import files
 
 from oncelery.job import PAST_KEPT
@@ -25,7 +24,7 @@ EXAMINED_AT_ONCE = 2_000
 #: How many places a page fetches at a time from each of the sources that it merges.
 FETCHED_AT_ONCE = 10
 
-#: How many lapsed runs end in one call of `due`, beside the jobs it gives.
+#: How many jobs end in one call of `due`, beside those it gives.
 ENDED_AT_ONCE = 1_000
 
 #: What the scripts take from Python: the numbers of the contract, and bounds.
@@ -41,56 +40,68 @@ CONSTANTS = {
     "ENDED_AT_ONCE": ENDED_AT_ONCE,
 }
 
-#: Scripts that write nothing: a server that is full, or a replica, runs them too.
+#: Scripts that write nothing: a server that is full runs them too.
 READ_ONLY = {"get", "last", "find", "duplicates", "duplicate_counts", "tally"}
 
-#: How many words a script's head has.
-HEAD_WORDS = 4
+#: What may be a word of a command.
+Word = str | bytes | int
+
+
+def words(values: tuple[Word, ...]) -> bytes:
+    """Write words of a command as the server reads them."""
+    written = []
+    for value in values:
+        if isinstance(value, str):
+            value = value.encode()  # noqa: PLW2901 - the same, as bytes
+        elif isinstance(value, int):
+            value = b"%d" % value  # noqa: PLW2901 - the same, as bytes
+        written.append(b"$%d\r\n%b\r\n" % (len(value), value))
+    return b"".join(written)
+
+
+def command(*values: Word) -> bytes:
+    """Write a whole command as the server reads it."""
+    return b"*%d\r\n%b" % (len(values), words(values))
 
 
 class Script:
-    """One verb, ready to send: `head` is all of its command between the number of words and the script's inputs."""
+    """One verb, ready to send: the first words of its command."""
 
-    def __init__(self, verb: str, namespace: str, *, flagged: bool) -> None:
-        text = _text(verb, flagged=flagged).encode()
-        key = b"{%b}:" % namespace.encode()
-        keys = b"$1\r\n1\r\n" + word(key)
-        sha = hashlib.sha1(text).hexdigest().encode()  # noqa: S324 - Redis's name for a script
-        self.head = word(b"EVALSHA") + word(sha) + keys
+    def __init__(self, verb: str, *, flagged: bool) -> None:
+        text = read_script(verb, flagged=flagged)
+        self.head = words(("EVALSHA", hashlib.sha1(text.encode()).hexdigest()))  # noqa: S324 - as Redis calls a script
         #: The same with the whole text, for a server that has not seen it yet.
-        self.full_head = word(b"EVAL") + word(text) + keys
+        self.text_head = words(("EVAL", text))
 
 
 class Library(dict[str, Script]):
-    """The scripts of a namespace, each made when it is first asked for.
+    """All scripts, each made when it is first asked for.
 
     Those for servers that read a script's first line (from Redis 7.0) have flags there: a full server then refuses the
     script before it has written anything. Older servers would take the line for an error.
     """
 
-    def __init__(self, namespace: str, *, flagged: bool) -> None:
+    def __init__(self, *, flagged: bool) -> None:
         super().__init__()
-        self._namespace = namespace
         self._flagged = flagged
 
     def __missing__(self, verb: str) -> Script:
-        script = self[verb] = Script(verb, self._namespace, flagged=self._flagged)
+        script = self[verb] = Script(verb, flagged=self._flagged)
         return script
 
 
-def word(value: bytes) -> bytes:
-    """Write one word of a command as the server reads it."""
-    return b"$%d\r\n%b\r\n" % (len(value), value)
+FLAGGED = Library(flagged=True)
+UNFLAGGED = Library(flagged=False)
 
 
-@cache
-def _text(verb: str, *, flagged: bool) -> str:
-    constants = "".join(f"local {name} = {value}\n" for name, value in CONSTANTS.items())
+def read_script(verb: str, *, flagged: bool) -> str:
+    """Read the whole text of a script."""
     first = "#!lua flags=no-writes\n" if verb in READ_ONLY else "#!lua\n"
-    return (first if flagged else "") + constants + _file(f"{verb}.lua")
+    constants = "".join(f"local {name} = {value}\n" for name, value in CONSTANTS.items())
+    return (first if flagged else "") + constants + _read(f"{verb}.lua")
 
 
-def _file(name: str) -> str:
-    """Read a script, with the files that it includes at their place."""
+def _read(name: str) -> str:
+    """Read a file, with the files that it includes at their places."""
     text = (files(__package__) / name).read_text()
-    return re.sub(r"^--include (\S+)$", lambda line: _file(line[1]), text, flags=re.MULTILINE)
+    return re.sub(r"^--include (\S+)$", lambda line: _read(line[1]), text, flags=re.MULTILINE)

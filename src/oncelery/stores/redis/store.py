@@ -12,6 +12,7 @@ from oncelery.errors import ConfigurationError
 from oncelery.job import (
     Duplicate,
     DuplicateCount,
+    Durability,
     Failure,
     Job,
     Lease,
@@ -27,7 +28,7 @@ from oncelery.settlement import Bury, Cancel, Complete, Release, Settlement
 from oncelery.stores import DEFAULT_NAMESPACE
 from oncelery.stores.base import Clock
 from oncelery.stores.redis.address import Address
-from oncelery.stores.redis.connection import Input, Server
+from oncelery.stores.redis.connection import Server
 from oncelery.stores.redis.packing import pack, unpack
 from oncelery.stores.redis.records import (
     EPOCH,
@@ -39,6 +40,7 @@ from oncelery.stores.redis.records import (
     read_steps,
     read_tally,
 )
+from oncelery.stores.redis.scripts import Word
 
 #: The answers that are a name and a job, or a name alone.
 ANSWERS: dict[bytes, Any] = {
@@ -66,14 +68,15 @@ class RedisStore:
     def __init__(self, url: str, *, namespace: str = DEFAULT_NAMESPACE, clock: Clock | None = None) -> None:
         if not namespace or set(namespace) & set("{}"):
             raise ConfigurationError(f"a namespace is not empty and has no braces, unlike {namespace!r}")
-        self._server = Server(Address(url), namespace)
+        self._server = Server(Address(url), b"{%b}:" % namespace.encode())
         self._clock = clock
 
     # Verbs
 
     def reserve(self, submission: Submission, *, on_duplicate: OnDuplicate) -> a.ReserveAnswer:
         body = () if submission.body is None else (submission.body,)
-        answer = self._server.run("reserve", self._now(), *_offer(submission), on_duplicate, *body)
+        safe = submission.durability is Durability.SAFE
+        answer = self._server.run("reserve", self._now(), *_offer(submission), on_duplicate, *body, safe=safe)
         return _accepted(submission, answer) if answer[0] == b"accepted" else _answer(answer)
 
     def begin(
@@ -81,7 +84,8 @@ class RedisStore:
     ) -> a.BeginAnswer:
         body = () if submission.body is None else (submission.body,)
         terms = (pack(holder), worker, microseconds(lease), max_crashes, "1" if hold else "")
-        answer = self._server.run("begin", self._now(), *_offer(submission), *terms, *body)
+        safe = submission.durability is Durability.SAFE
+        answer = self._server.run("begin", self._now(), *_offer(submission), *terms, *body, safe=safe)
         return _granted(submission, holder, lease, answer) if answer[0] == b"granted" else _answer(answer)
 
     def renew(self, leases: Sequence[Lease]) -> Sequence[a.RenewAnswer]:
@@ -93,7 +97,9 @@ class RedisStore:
         ]
 
     def settle(self, lease: Lease, settlement: Settlement) -> a.SettleAnswer:
-        name, state, next_id = self._server.run("settle", self._now(), *_claim(lease), *_terms(settlement))
+        safe = lease.durability is Durability.SAFE
+        inputs = (*_claim(lease), *_terms(settlement))
+        name, state, next_id = self._server.run("settle", self._now(), *inputs, safe=safe)
         if name == b"fenced":
             return a.Fenced(_state(state))
         return a.Settled(State(state.decode()), unpack(next_id) if next_id else "")
@@ -159,16 +165,16 @@ class RedisStore:
     def close(self) -> None:
         self._server.close()
 
-    def _now(self) -> Input:
+    def _now(self) -> Word:
         """The time for the scripts: nothing, so that they ask the server; in tests, the clock's."""
         return "" if self._clock is None else microseconds(self._clock() - EPOCH)
 
 
-def _moment(time: datetime | None) -> Input:
+def _moment(time: datetime | None) -> Word:
     return "" if time is None else microseconds(time - EPOCH)
 
 
-def _offer(submission: Submission) -> tuple[Input, ...]:
+def _offer(submission: Submission) -> tuple[Word, ...]:
     return (
         pack(submission.id),
         pack(submission.key),
@@ -183,11 +189,11 @@ def _offer(submission: Submission) -> tuple[Input, ...]:
     )
 
 
-def _claim(lease: Lease) -> tuple[Input, ...]:
+def _claim(lease: Lease) -> tuple[Word, ...]:
     return pack(lease.job_id), lease.fence, pack(lease.holder)
 
 
-def _terms(settlement: Settlement) -> tuple[Input, ...]:
+def _terms(settlement: Settlement) -> tuple[Word, ...]:
     match settlement:
         case Complete():
             return "complete", settlement.result
@@ -200,7 +206,7 @@ def _terms(settlement: Settlement) -> tuple[Input, ...]:
             return "cancel", settlement.reason
 
 
-def _error(failure: Failure | None) -> Input:
+def _error(failure: Failure | None) -> Word:
     return encode(failure) if failure else ""
 
 

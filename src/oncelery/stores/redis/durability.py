@@ -1,0 +1,73 @@
+"""What `durability="safe"` waits for: the disk of the server, or its replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from oncelery.errors import ConfigurationError, StoreUnavailableError
+from oncelery.stores.redis.scripts import command
+
+#: How much of the time for a reply the server may wait; the rest is for the way.
+SHARE_OF_REPLY = 0.6
+
+#: The first version that can tell when the disk has it.
+WAITAOF_SINCE = (7, 2)
+
+NO_WAY = (
+    'durability="safe" needs a server that can tell when a write is safe: set `appendonly yes` (Redis 7.2 or Valkey; on '
+    "older ones with `appendfsync always`), or give it replicas and add ?replicas=1 to the store's URL"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """Commands that follow a script on its connection, and what their last reply must say."""
+
+    commands: tuple[bytes, ...] = ()
+    disks: int = 0
+    replicas: int = 0
+
+    def check(self, reply: Any) -> None:  # noqa: ANN401 - a number, or two
+        """Raise unless enough have it. Nothing is undone; the same call may be made again, and waits again."""
+        if isinstance(reply, ResponseError):
+            raise reply
+        disks, replicas = reply if isinstance(reply, list) else (0, reply)
+        if disks < self.disks or replicas < self.replicas:
+            raise StoreUnavailableError(
+                f"written, but not safe yet: {disks} of {self.disks} disks and {replicas} of {self.replicas} replicas "
+                "have it; ask again"
+            )
+
+
+def choose_barrier(
+    ask: Callable[[bytes], Any], *, version: tuple[int, ...], replicas: int, key: bytes, seconds: float
+) -> Barrier:
+    """Find what this server offers, or raise ConfigurationError."""
+    milliseconds = b"%d" % (seconds * SHARE_OF_REPLY * 1000)
+    # From Redis 7.2 on, only a connection that has written has anything to wait for; a verb that is sent again has not.
+    mark = command(b"SET", key, b"")
+    persists = _read_info(ask(command(b"INFO", b"persistence")))[b"aof_enabled"] == b"1"
+    if persists and version >= WAITAOF_SINCE:
+        return Barrier((mark, command(b"WAITAOF", b"1", b"%d" % replicas, milliseconds)), 1, replicas)
+    if replicas:
+        return Barrier((mark, command(b"WAIT", b"%d" % replicas, milliseconds)), 0, replicas)
+    if persists and _fsyncs_always(ask):
+        return Barrier()
+    raise ConfigurationError(NO_WAY)
+
+
+def _read_info(text: bytes) -> Mapping[bytes, bytes]:
+    lines = (line.partition(b":") for line in text.splitlines())
+    return {name: value for name, _, value in lines}
+
+
+def _fsyncs_always(ask: Callable[[bytes], Any]) -> bool:
+    try:
+        setting = ask(command(b"CONFIG", b"GET", b"appendfsync"))
+    except ResponseError:
+        return False  # a hosted server may hide its settings
+    return b"always" in (setting.values() if isinstance(setting, Mapping) else setting)
