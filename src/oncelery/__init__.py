@@ -1,1 +1,73 @@
-"""Oncelery."""
+"""Exactly-once effects for Celery.
+
+A call becomes a job, a job is run under a lease, a run is settled, and each of these is one atomic step in a ledger:
+
+fingerprint   a call -> its key                                                          PUBLISH
+job           the nouns: Submission, Job, Lease, State
+answers       every answer a verb may give
+ledger        the one door: validates, times, tells                                      RESERVE
+execution     one run, top to bottom                                                     EXECUTE
+run           what the running task sees: current_run()
+heartbeat     renews this process's leases
+settlement    what became of a run, and what follows; pure                               SETTLE
+events        what happened, for whoever listens                                         OBSERVE
+stores        memory, Redis and Valkey, PostgreSQL, all held to one contract
+celery        the extension, the task class, what the worker's main process does
+testing       servers, clocks, failpoints and the conformance suite, for your tests too
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from oncelery.errors import (
+    ConfigurationError,
+    DuplicateTaskError,
+    FingerprintError,
+    JobBuriedError,
+    JobCancelledError,
+    LeaseLostError,
+    OnceleryError,
+    OutcomeUnknownError,
+    PayloadMismatchError,
+    StoreUnavailableError,
+    TooLargeError,
+)
+from oncelery.fingerprint import TASK_ID, fingerprint
+from oncelery.policy import Backoff, Policy
+
+if TYPE_CHECKING:
+    from oncelery.celery.extension import Oncelery
+    from oncelery.celery.task import IdempotentTask
+    from oncelery.run import current_run
+
+__all__ = [
+    "TASK_ID",
+    "Backoff",
+    "ConfigurationError",
+    "DuplicateTaskError",
+    "FingerprintError",
+    "IdempotentTask",
+    "JobBuriedError",
+    "JobCancelledError",
+    "LeaseLostError",
+    "Oncelery",
+    "OnceleryError",
+    "OutcomeUnknownError",
+    "PayloadMismatchError",
+    "Policy",
+    "StoreUnavailableError",
+    "TooLargeError",
+    "current_run",
+    "fingerprint",
+]
+
+_LAZY = {"Oncelery": "celery.extension", "IdempotentTask": "celery.task", "current_run": "run"}
+
+
+def __getattr__(name: str) -> object:
+    """Load what needs Celery when it is first asked for: importing the package loads neither it nor a driver."""
+    if name not in _LAZY:
+        raise AttributeError(f"module 'oncelery' has no attribute {name!r}")
+    return getattr(import_module(f"oncelery.{_LAZY[name]}"), name)
