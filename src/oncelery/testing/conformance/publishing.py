@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from oncelery.answers import Cancelled, Existing, Later, Mismatched, Reserved
-from oncelery.job import Cause, Durability, Job, OnDuplicate, Reason, State
+from oncelery.job import Cause, Job, OnDuplicate, Reason, State
 from oncelery.settlement import Bury
 from oncelery.stores.base import Store
 from oncelery.testing.clock import FakeClock
@@ -37,9 +37,7 @@ class Reserving(Fixtures):
     """A new submission, and one whose key or id is known."""
 
     def test_a_new_submission_is_queued_as_it_was_given(self, store: Store, clock: FakeClock) -> None:
-        job = accepted(
-            store, body=b"body", digest="d1", scope="acme", queue="slow", caller="web", durability=Durability.SAFE
-        )
+        job = accepted(store, body=b"body", digest="d1", scope="acme", queue="slow", caller="web")
 
         assert job == seen(store) == store.last(KEY)
         assert job == Job(

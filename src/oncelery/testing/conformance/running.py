@@ -17,6 +17,7 @@ from oncelery.answers import (
     Later,
     Mismatched,
 )
+from oncelery.errors import ConfigurationError
 from oncelery.job import Attempt, Cause, Durability, Lease, Reason, State
 from oncelery.settlement import Bury, Complete, Release
 from oncelery.stores.base import Store
@@ -31,6 +32,7 @@ from oncelery.testing.conformance.acts import (
     accepted,
     begin,
     buried,
+    complete,
     completed,
     granted,
     lapsed,
@@ -50,7 +52,7 @@ class Beginning(Fixtures):
     def test_a_queued_job_is_granted(self, store: Store, clock: FakeClock) -> None:
         accepted(store, scope="acme")
 
-        grant = granted(store, work(durability=Durability.SAFE), holder="me", worker="w1", lease=LEASE)
+        grant = granted(store, holder="me", worker="w1", lease=LEASE)
 
         assert grant.lease == Lease(
             job_id=JOB,
@@ -63,9 +65,18 @@ class Beginning(Fixtures):
             crashes=0,
             until=clock.now + LEASE,
             duration=LEASE,
-            durability=Durability.SAFE,
+            durability=Durability.FAST,
         )
         assert (grant.recovered, dict(grant.steps), grant.body) == (False, {}, None)
+
+    def test_a_lease_carries_the_durability_asked_for_or_the_store_says_that_it_has_none(self, store: Store) -> None:
+        try:
+            lease = running(store, work(durability=Durability.SAFE))
+        except ConfigurationError as refusal:
+            assert "safe" in str(refusal)  # noqa: PT017 - a store may refuse, and then says what it refuses
+        else:
+            assert lease.durability is Durability.SAFE
+            assert complete(store, lease).state is State.COMPLETED
 
     def test_a_granted_job_tells_who_runs_it_and_until_when(self, store: Store, clock: FakeClock) -> None:
         accepted(store)
