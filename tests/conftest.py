@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
+from faults.brokers import Broker, broker_on
+from faults.journal import Journal
+from faults.workers import Workers
 from hypothesis import settings
 
 from oncelery.embedded import ServerNotFoundError
@@ -13,6 +17,7 @@ from oncelery.testing.servers import PostgresServer, RabbitMQServer, RedisServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 # The conformance suite is imported, not collected; without this a failed assert in it would not show its values.
 pytest.register_assert_rewrite("oncelery.testing.conformance")
@@ -74,6 +79,34 @@ def private_postgres() -> Iterator[PostgresServer]:
 def private_rabbitmq() -> Iterator[RabbitMQServer]:
     """Give a RabbitMQ of this test alone, to kill, pause and restart; it takes some seconds to start."""
     yield from running(RabbitMQServer)
+
+
+@pytest.fixture(params=["redis", "rabbitmq"])
+def broker(request: pytest.FixtureRequest) -> Broker:
+    """Give each of Celery's brokers in turn, on the servers that all tests share, with none of their messages."""
+    return broker_on(request.getfixturevalue({"redis": "valkey", "rabbitmq": "rabbitmq"}[request.param]))
+
+
+@pytest.fixture(params=["redis", "rabbitmq"])
+def private_broker(request: pytest.FixtureRequest) -> Broker:
+    """Give each of Celery's brokers in turn, on a server of this test alone: `broker.server`, to kill and restart."""
+    server = {"redis": "private_valkey", "rabbitmq": "private_rabbitmq"}[request.param]
+    return broker_on(request.getfixturevalue(server))
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    """Give a journal of effects, to which a worker started with `env=journal.environment` writes."""
+    return Journal(tmp_path / "journal")
+
+
+@pytest.fixture
+def workers(tmp_path: Path) -> Iterator[Workers]:
+    """Give what starts Celery workers; all are ended with the test, which shows what they said if it failed."""
+    with Workers(tmp_path) as workers:
+        yield workers
+    for worker in workers.started:
+        sys.stdout.write(f"{worker.log_file}:\n{worker.log}\n")
 
 
 def running(kind: type[Server]) -> Iterator[Server]:
