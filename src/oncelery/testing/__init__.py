@@ -1,6 +1,6 @@
-"""What users test with: a clock to move, private servers, and the conformance suite for a store of their own.
+"""What users test with: a clock to move, private servers, ways to break them, and the conformance suite for a store.
 
-`oncelery.testing.servers` and `oncelery.testing.conformance` are imported by name; they need `oncelery[testing]`.
+`.servers`, `.proxy`, `.failpoints` and `.conformance` are imported by name; all but the third need `oncelery[testing]`.
 """
 
 from oncelery.testing.clock import FakeClock
