@@ -1,6 +1,6 @@
 """What users test with: a clock to move, private servers, ways to break them, and the conformance suite for a store.
 
-`.servers`, `.proxy`, `.failpoints` and `.conformance` are imported by name; all but the third need `oncelery[testing]`.
+They are imported by name: `.servers` and `.conformance` need `oncelery[testing]`, `.proxy` and `.failpoints` nothing.
 """
 
 from oncelery.testing.clock import FakeClock
