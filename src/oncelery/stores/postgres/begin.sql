@@ -10,6 +10,7 @@ CREATE OR REPLACE FUNCTION begin(
 ) LANGUAGE plpgsql SET search_path FROM CURRENT SET lock_timeout = '5s' AS $$
 DECLARE
   now timestamptz;
+  v_known boolean;
   v_meets boolean;
   v_differ boolean;
 BEGIN
@@ -18,8 +19,12 @@ BEGIN
   END IF;
   job := hold(p_id, p_key);
   now := coalesce(p_now, clock_timestamp());
+  v_known := job.id IS NOT NULL AND (job.expires_at IS NULL OR job.expires_at > now);
 
-  IF job.id IS NULL OR job.expires_at <= now THEN
+  IF v_known THEN
+    v_meets := job.state IN ('completed', 'buried')
+      OR (job.state = 'running' AND job.holder <> p_holder AND job.lease_until > now);
+  ELSE
     job := keeper(p_key, now);
     IF job.state = 'running' AND job.lease_until <= now AND job.body = '' THEN
       PERFORM end_lapsed(job, now);
@@ -34,9 +39,6 @@ BEGIN
         p_id, p_key, p_task, p_body, p_digest, p_scope, p_queue, p_caller, '0', p_retention, p_history, NULL, now
       );
     END IF;
-  ELSE
-    v_meets := job.state IN ('completed', 'buried')
-      OR (job.state = 'running' AND job.holder <> p_holder AND job.lease_until > now);
   END IF;
 
   IF v_meets THEN
@@ -59,33 +61,34 @@ BEGIN
     job := end_lapsed(job, now);
     answer := 'Cancelled';
     RETURN;
-  ELSIF job.state = 'running' AND job.holder <> p_holder THEN
-    job := end_run(job.id, 'lapse', NULL, now);
   END IF;
 
-  IF job.crashed AND (job.crashes > p_max_crashes OR p_hold) THEN
-    job := finish(
-      job.id, 'buried', now, CASE WHEN job.crashes > p_max_crashes THEN 'crashed' ELSE 'outcome unknown' END,
-      p_superseded => true
-    );
-    answer := 'Buried';
-    RETURN;
-  END IF;
-
-  IF job.begun_at IS NULL THEN
-    PERFORM move_watermark(job.queue, job.sent_at);
-  END IF;
-  IF job.state <> 'running' OR job.holder <> p_holder THEN
+  answer := 'Granted';
+  IF job.state = 'queued' OR job.holder <> p_holder THEN
+    IF job.state = 'running' THEN
+      job := end_run(job.id, 'lapse', NULL, now);
+    END IF;
+    IF job.crashes > p_max_crashes OR (job.interrupted AND p_hold) THEN
+      job := finish(
+        job.id, 'buried', now, CASE WHEN job.crashes > p_max_crashes THEN 'crashed' ELSE 'outcome unknown' END,
+        p_superseded => true
+      );
+      answer := 'Buried';
+      RETURN;
+    END IF;
+    -- Only a first, undelayed message tells when others of its queue should have come.
+    IF v_known AND job.begun_at IS NULL AND job.sent_at = job.created_at THEN
+      PERFORM move_watermark(job.queue, job.sent_at);
+    END IF;
     UPDATE jobs SET
       state = 'running', changed_at = now, begun_at = now, not_before = NULL,
       lease_until = now + p_lease, next_check = now + p_lease,
       holder = p_holder, worker = p_worker, attempt = attempt + 1,
       fence = greatest(fence + 1, (extract(epoch FROM now) * 1000000)::bigint),
-      received = 0, resent = 0, crashed = false
+      received = 0, resent = 0
     WHERE id = job.id RETURNING * INTO job;
   END IF;
   IF NOT job.amended THEN
     job.body := NULL;
   END IF;
-  answer := 'Granted';
 END $$;

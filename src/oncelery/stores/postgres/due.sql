@@ -24,14 +24,13 @@ BEGIN
   END LOOP;
 
   FOR job IN
-    WITH overdue AS (
-      (
-        SELECT id FROM jobs WHERE state = 'running' AND check_at(next_check, lease_until) <= now
-        ORDER BY check_at(next_check, lease_until) LIMIT p_limit
-      ) UNION ALL (
-        SELECT id FROM jobs WHERE state = 'queued' AND behind = '' AND next_check <= now
-        ORDER BY next_check LIMIT p_limit
-      )
+    -- Each kind by its own index, and past what other sweepers have in hand: they all look at the same end of it.
+    WITH lapsed AS (
+      SELECT id FROM jobs WHERE state = 'running' AND check_at(next_check, lease_until) <= now
+      ORDER BY check_at(next_check, lease_until) LIMIT p_limit FOR UPDATE SKIP LOCKED
+    ), overdue AS (
+      SELECT id FROM jobs WHERE state = 'queued' AND behind = '' AND next_check <= now
+      ORDER BY next_check LIMIT p_limit FOR UPDATE SKIP LOCKED
     ), sign AS (
       SELECT queue, sent_at AS before FROM watermarks
       UNION ALL
@@ -41,13 +40,13 @@ BEGIN
         SELECT id FROM jobs
         WHERE state = 'queued' AND behind = '' AND resent = 0
           AND queue = sign.queue AND sent_at < sign.before AND sent_at <= now - publish_grace()
-        ORDER BY sent_at LIMIT p_limit
+        ORDER BY sent_at LIMIT p_limit FOR UPDATE SKIP LOCKED
       ) AS waiting
     )
     SELECT * FROM jobs
-    WHERE id IN (SELECT id FROM overdue UNION SELECT id FROM missing)
+    WHERE id IN (SELECT id FROM lapsed UNION SELECT id FROM overdue UNION SELECT id FROM missing)
       AND is_missing(jobs, p_empty_queues, now) AND body IS DISTINCT FROM '' AND NOT cancel_requested
-    ORDER BY check_at(next_check, lease_until) LIMIT p_limit FOR UPDATE SKIP LOCKED
+    ORDER BY check_at(next_check, lease_until) LIMIT p_limit FOR UPDATE
   LOOP
     UPDATE jobs SET
       resent = resent + 1,

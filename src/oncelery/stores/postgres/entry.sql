@@ -117,7 +117,6 @@ CREATE OR REPLACE FUNCTION end_run(p_id text, p_cause text, p_error json, p_now 
 LANGUAGE plpgsql AS $$
 DECLARE
   job jobs;
-  v_crashed boolean := p_cause IN ('crash', 'lapse');
 BEGIN
   UPDATE jobs SET
     past = array_append(past[greatest(1, cardinality(past) + 2 - past_kept()):], json_build_object(
@@ -125,8 +124,8 @@ BEGIN
       'error', p_error
     )),
     attempt = attempt - (p_cause = 'handback')::integer,
-    crashes = crashes + v_crashed::integer,
-    crashed = v_crashed,
+    crashes = crashes + (p_cause IN ('crash', 'lapse'))::integer,
+    interrupted = interrupted OR p_cause <> 'retry',
     error = coalesce(p_error, error),
     lease_until = NULL
   WHERE id = p_id RETURNING * INTO job;

@@ -98,16 +98,16 @@ def tally_of(row: Row) -> Tally:
 
 
 def ending_of(settlement: Settlement) -> tuple[object, ...]:
-    """Name a settlement, then its result, reason, error, cause and delay."""
+    """Name a settlement, then its result, reason, error, cause, delay and body."""
     match settlement:
         case Complete(result=result):
-            return ("complete", result, None, None, None, None)
+            return ("complete", result, None, None, None, None, None)
         case Bury(reason=reason, error=error):
-            return ("bury", None, reason, json_of(error), None, None)
+            return ("bury", None, reason, json_of(error), None, None, None)
         case Cancel(reason=reason):
-            return ("cancel", None, reason, None, None, None)
-        case Release(cause=cause, delay=delay, error=error):
-            return ("release", None, None, json_of(error), cause, delay)
+            return ("cancel", None, reason, None, None, None, None)
+        case Release(cause=cause, delay=delay, error=error, body=body):
+            return ("release", None, None, json_of(error), cause, delay, body)
         case _:
             assert_never(settlement)
 

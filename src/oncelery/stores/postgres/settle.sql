@@ -3,7 +3,8 @@
 -- out: one row: the answer's name, the job's state, the id of the job that may begin next
 CREATE OR REPLACE FUNCTION settle(
   p_id text, p_key text, p_holder text, p_fence bigint, p_safe boolean,
-  p_settlement text, p_result bytea, p_reason text, p_error json, p_cause text, p_delay interval, p_now timestamptz,
+  p_settlement text, p_result bytea, p_reason text, p_error json, p_cause text, p_delay interval, p_body bytea,
+  p_now timestamptz,
   OUT answer text, OUT state text, OUT next_id text
 ) LANGUAGE plpgsql SET search_path FROM CURRENT SET lock_timeout = '5s' AS $$
 DECLARE
@@ -39,6 +40,7 @@ BEGIN
         job := finish(p_id, 'cancelled', now, p_reason);
       WHEN 'release' THEN
         job := end_run(p_id, p_cause, p_error, now);
+        PERFORM amend(p_id, p_body, job.digest);
         IF job.cancel_requested THEN
           job := finish(p_id, 'cancelled', now, job.cancel_reason);
         ELSE

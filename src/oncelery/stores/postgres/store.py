@@ -115,12 +115,12 @@ class PostgresStore:
         self, submission: Submission, *, holder: str, worker: str, lease: timedelta, max_crashes: int, hold: bool
     ) -> a.BeginAnswer:
         values = (*_work(submission), *_keeping(submission), holder, worker, lease, max_crashes, hold)
-        [(answer, *columns)] = self._call("begin", values, "answer, {job}")
+        [(answer, interrupted, *columns)] = self._call("begin", values, "answer, (job).interrupted, {job}")
         if answer == "Absent":
             return a.Absent()
         job = rows.job_of(columns)
         if answer == "Granted":
-            return a.Granted(_lease(job, lease, submission.durability), job.crashes > 0, job.steps, job.body)
+            return a.Granted(_lease(job, lease, submission.durability), interrupted, job.steps, job.body)
         return _BEGIN[answer](job)
 
     def renew(self, leases: Sequence[Lease]) -> Sequence[a.RenewAnswer]:

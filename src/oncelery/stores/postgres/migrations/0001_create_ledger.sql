@@ -28,8 +28,8 @@ CREATE TABLE jobs (
   -- The last job of its key. (Not one that waits behind it.)
   newest boolean NOT NULL,
   cancel_requested boolean NOT NULL DEFAULT false,
-  -- Its last run ended without a word.
-  crashed boolean NOT NULL DEFAULT false,
+  -- A run of it was cut short: its effect may have happened.
+  interrupted boolean NOT NULL DEFAULT false,
   -- Its body is not the one first submitted.
   amended boolean NOT NULL DEFAULT false,
   -- It has rows in steps.
