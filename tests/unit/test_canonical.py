@@ -45,6 +45,10 @@ class Text(str):
         return "something else"
 
 
+class Ratio(float):
+    __slots__ = ()
+
+
 class Point(NamedTuple):
     x: int
     y: int
@@ -235,6 +239,7 @@ def test_a_float_counts_to_15_significant_digits(value: float) -> None:
 @example(-19.99)
 @example(-0.0)
 @example(1e9 + 0.5)
+@example(12345678.12345679)
 @example(2.0**53 + 2)
 @example(1e15)
 def test_a_float_has_the_same_text_wherever_it_stands(value: float) -> None:
@@ -351,6 +356,7 @@ def test_a_subclass_is_its_base_whatever_it_overrides() -> None:
     named = namedtuple("named", "x y")  # noqa: PYI024 - the untyped kind
 
     assert canonical_json(Text("text")) == b'"text"'
+    assert canonical_json([Ratio(2.5), Ratio(2)]) == b"[2.5,2]"
     assert canonical_json([named(1, 2), Point(1, 2)]) == b"[[1,2],[1,2]]"
     assert canonical_json(OrderedDict(b=1, a=2)) == b'{"a":2,"b":1}'
 
@@ -421,10 +427,15 @@ def test_parts_are_those_of_mappings_dataclasses_and_models() -> None:
 # What is refused
 
 
-def nested(levels: int) -> object:
-    value: object = 1
+def nested(levels: int, value: object = 1) -> object:
     for _ in range(levels):
         value = [value]
+    return value
+
+
+def mappings(levels: int, value: object = 1) -> object:
+    for _ in range(levels):
+        value = {"a": value}
     return value
 
 
@@ -493,7 +504,10 @@ def test_a_value_that_is_no_argument_is_refused_too() -> None:
 
 def test_values_may_be_nested_as_deep_as_allowed() -> None:
     assert canonical_json(nested(MAX_DEPTH)) == b"[" * MAX_DEPTH + b"1" + b"]" * MAX_DEPTH
-    for value in (nested(MAX_DEPTH + 1), {"a": nested(MAX_DEPTH)}, {1: nested(MAX_DEPTH)}):
+    assert canonical_json(mappings(MAX_DEPTH)) == b'{"a":' * MAX_DEPTH + b"1" + b"}" * MAX_DEPTH
+    assert canonical_json(nested(MAX_DEPTH, [])) == b"[" * (MAX_DEPTH + 1) + b"]" * (MAX_DEPTH + 1)
+    assert canonical_json(mappings(MAX_DEPTH, {})) == b'{"a":' * MAX_DEPTH + b"{}" + b"}" * MAX_DEPTH
+    for value in (nested(MAX_DEPTH + 1), {"a": nested(MAX_DEPTH)}, {1: nested(MAX_DEPTH)}, mappings(MAX_DEPTH + 1)):
         with pytest.raises(FingerprintError, match="nested deeper"):
             canonical_json(value)
 
