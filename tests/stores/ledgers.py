@@ -11,9 +11,9 @@ def empty(database: psycopg.Connection, namespace: str) -> None:
     tables = database.execute(
         "SELECT tablename FROM pg_tables WHERE schemaname = %s AND tablename <> 'version'", (namespace,)
     ).fetchall()
-    if tables:
-        names = sql.SQL(", ").join(sql.Identifier(namespace, table) for (table,) in tables)
-        database.execute(sql.SQL("TRUNCATE {} RESTART IDENTITY").format(names))
+    # Not TRUNCATE: it makes new files for every table and index, which takes fifty times as long.
+    for (table,) in tables:
+        database.execute(sql.SQL("DELETE FROM {}").format(sql.Identifier(namespace, table)))
 
 
 def url_of(database: psycopg.Connection) -> str:
