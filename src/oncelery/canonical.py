@@ -44,8 +44,9 @@ def canonical_json(value: object, /) -> bytes:
     - An aware datetime is its instant, written in UTC (`2026-01-31T12:00:00Z`). A naive one is kept as it stands and is
       never equal to an aware one: nothing tells whose wall clock it shows. A timedelta is its seconds (`PT90S`).
     - Keys of mappings become text as in JSON: `1` is `"1"`, `None` is `"null"`, `1.0` is `"1.0"`.
-    - Tuples are lists, sets are sorted lists without repeats, dataclasses and pydantic models are mappings of their
-      fields, an object with kombu's `__json__` is what that returns. Bytes are kombu's tagged form, never plain text.
+    - Tuples are lists, sets are sorted lists without repeats, dataclasses are mappings of their fields, pydantic models
+      are their `model_dump()`, an object with kombu's `__json__` is what that returns. Bytes are kombu's tagged form,
+      `{"__type__": "bytes", ...}`, never plain text.
 
     Raises:
         FingerprintError: NaN, Infinity, a type without such a form, a lone surrogate, two keys that become the same

@@ -144,10 +144,8 @@ class Identity:
     def _not_empty(self, counted: dict[str, Any]) -> dict[str, Any]:
         # A task that takes no arguments is one work; but a choice that comes out empty would make one work of many.
         if self._key is not None and all(map(_is_empty, counted.values())):
-            what = ", ".join(map(repr, counted))
-            raise FingerprintError(
-                f"task {self.task_name!r}: {what} is empty, and chosen to tell calls apart by `key=`."
-            )
+            what = f"{', '.join(map(repr, counted))} is empty, but `key=` tells calls apart by it"
+            raise FingerprintError(f"task {self.task_name!r}: {what}. Choose what is never empty.")
         return counted
 
     def _scope_of(self, arguments: dict[str, Any]) -> str:
