@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import redis
-from redis.connection import AbstractConnection
 from redis.sentinel import Sentinel
 
 from oncelery.errors import ConfigurationError
@@ -21,6 +21,25 @@ REPLY_SECONDS = 5.0
 SCHEMES = {"redis": "redis", "valkey": "redis", "rediss": "rediss", "valkeys": "rediss", "unix": "unix"}
 
 SENTINEL_PORT = 26379
+
+
+class Connection(Protocol):
+    """What we use of a connection of redis-py."""
+
+    #: What the server said when it was greeted.
+    handshake_metadata: Any
+
+    def connect(self) -> None:
+        """Open it and greet the server."""
+
+    def disconnect(self) -> None:
+        """Close it."""
+
+    def send_packed_command(self, command: list[bytes], check_health: bool = ...) -> None:  # noqa: FBT001 - as it is
+        """Send bytes."""
+
+    def read_response(self) -> Any:  # noqa: ANN401 - whatever the server says
+        """Read one reply, and raise it if it is an error."""
 
 
 class Address:
@@ -43,7 +62,7 @@ class Address:
         place = f"{credentials}{at}{self._hosts[0]}{parts.path}"
         try:
             pool = redis.ConnectionPool.from_url(f"{SCHEMES[parts.scheme]}://{place}?{urlencode(options)}")
-            self._kind: type[AbstractConnection] = pool.connection_class
+            self._connection: Callable[..., Connection] = pool.connection_class
             self._options: dict[str, Any] = {
                 "socket_connect_timeout": CONNECT_SECONDS,
                 "socket_timeout": REPLY_SECONDS,
@@ -52,7 +71,7 @@ class Address:
                 "protocol": 3,
                 "decode_responses": False,
             }
-            self._kind(**self._options)
+            self._connection(**self._options)
         except (TypeError, ValueError, redis.RedisError) as error:
             # Not the URL itself: it may hold a password.
             raise ConfigurationError(f"the store's URL is not understood: {error}") from error
@@ -64,18 +83,18 @@ class Address:
         """How long a reply may take."""
         return float(self._options["socket_timeout"])
 
-    def open(self, node: tuple[str, int] | None = None) -> AbstractConnection:
+    def open(self, node: tuple[str, int] | None = None) -> Connection:
         """Connect: to the server, the primary that the Sentinels name, or another node of the same cluster."""
         if node is None and self._primary:
             node = self._ask_sentinels()
         place = {"host": node[0], "port": node[1]} if node else {}
-        connection = self._kind(**self._options | place)
+        connection = self._connection(**self._options | place)
         connection.connect()
         return connection
 
     def _ask_sentinels(self) -> tuple[str, int]:
         sentinels = [urlsplit(f"//{host}") for host in self._hosts]
-        asked = Sentinel(
+        asked: Any = Sentinel(  # type: ignore[no-untyped-call]
             [(sentinel.hostname, sentinel.port or SENTINEL_PORT) for sentinel in sentinels],
             socket_timeout=CONNECT_SECONDS,
             socket_connect_timeout=CONNECT_SECONDS,

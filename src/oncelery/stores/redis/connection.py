@@ -9,10 +9,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from redis import exceptions as driver
-from redis.connection import AbstractConnection
 
 from oncelery.errors import ConfigurationError, StoreUnavailableError
-from oncelery.stores.redis.address import Address
+from oncelery.stores.redis.address import Address, Connection
 from oncelery.stores.redis.durability import Barrier, choose_barrier
 from oncelery.stores.redis.scripts import FLAGGED, UNFLAGGED, Word, words
 
@@ -30,6 +29,9 @@ FLAGS_SINCE = (7,)
 
 #: What a person must mend; the driver takes the first two for broken connections.
 REFUSALS = (driver.AuthenticationError, driver.AuthorizationError, driver.NoPermissionError)
+
+#: How Redis 6.2, Redis 7 and Valkey tell that a script has met a command that its user may not use.
+REFUSED_IN_SCRIPT = ("NOPERM", "user executing the script", "has no permissions")
 
 #: What another connection, perhaps to another server, may get over: READONLY comes from a primary that is one no more.
 BREAKS = (driver.ConnectionError, driver.TimeoutError, driver.ReadOnlyError)
@@ -176,15 +178,13 @@ class store_errors:  # noqa: N801 - reads as what it does: `with store_errors():
     ) -> None:
         if error is None or not isinstance(error, driver.RedisError):
             return
-        # Redis 6.2 wraps what goes wrong inside a script in an error of its own.
-        if isinstance(error, REFUSALS) or "NOPERM" in str(error):
+        if isinstance(error, REFUSALS) or any(words in str(error) for words in REFUSED_IN_SCRIPT):
             raise ConfigurationError(f"the store does not let us in: {error}") from error
         raise StoreUnavailableError(f"the store did not answer: {error}") from error
 
 
-def _version(connection: AbstractConnection) -> tuple[int, ...]:
-    greeting: dict[bytes, Any] = connection.handshake_metadata  # type: ignore[assignment]  # nothing is decoded
-    return tuple(int(number) for number in greeting[b"version"].split(b".")[:2])
+def _version(connection: Connection) -> tuple[int, ...]:
+    return tuple(int(number) for number in connection.handshake_metadata[b"version"].split(b".")[:2])
 
 
 def _is_moved(error: driver.RedisError) -> bool:

@@ -18,8 +18,8 @@ SHARE_OF_REPLY = 0.6
 WAITAOF_SINCE = (7, 2)
 
 NO_WAY = (
-    'durability="safe" needs a server that can tell when a write is safe: set `appendonly yes` (Redis 7.2 or Valkey; on '
-    "older ones with `appendfsync always`), or give it replicas and add ?replicas=1 to the store's URL"
+    'durability="safe" needs a server that can tell when a write is safe: set `appendonly yes` (Redis 7.2 or Valkey; '
+    "on older ones with `appendfsync always`), or give it replicas and add ?replicas=1 to the store's URL"
 )
 
 

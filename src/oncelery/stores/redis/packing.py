@@ -6,12 +6,10 @@ UUID_LENGTH = 36
 
 
 def pack(text: str) -> bytes:
-    """Write a UUID as `u` and its bytes, other lower-case hexadecimal as `x` and its bytes, all else as `t` and itself."""
+    """Write a UUID as `u` and its bytes, other hexadecimal as `x` and its bytes, all else as `t` and its text."""
+    kind, digits = (b"u", text.replace("-", "")) if len(text) == UUID_LENGTH else (b"x", text)
     try:
-        if len(text) == UUID_LENGTH:
-            packed = b"u" + bytes.fromhex(text.replace("-", ""))
-        else:
-            packed = b"x" + bytes.fromhex(text)
+        packed = kind + bytes.fromhex(digits)
     except ValueError:
         return b"t" + text.encode()
     # Not everything that reads as hexadecimal is written in the one way that `unpack` knows: upper case, for one.

@@ -125,12 +125,14 @@ def read_counts(hours: Iterable[Any]) -> list[DuplicateCount]:
 def read_tally(told: Sequence[Any]) -> Tally:
     """Read how the ledger stands."""
     *numbers, lapsed, overdue, decisions = told
-    counted = ((tuple(decode(name, list[str])), int(count)) for name, count in _pairs(decisions))
+    counted: dict[tuple[str, str], int] = {
+        decode(name, tuple[str, str]): int(count) for name, count in _pairs(decisions)
+    }
     return Tally(
         states=MappingProxyType(dict(zip(State, numbers, strict=True))),
         lapsed=lapsed,
         overdue=overdue * MICROSECOND,
-        decisions=MappingProxyType(dict(counted)),
+        decisions=MappingProxyType(counted),
     )
 
 

@@ -40,8 +40,11 @@ CONSTANTS = {
     "ENDED_AT_ONCE": ENDED_AT_ONCE,
 }
 
-#: Scripts that write nothing: a server that is full runs them too.
-READ_ONLY = {"get", "last", "find", "duplicates", "duplicate_counts", "tally"}
+#: What a server that is full may run all the same: scripts that only read, and those that only delete.
+FLAGS = {
+    **dict.fromkeys(("get", "last", "find", "duplicates", "duplicate_counts", "tally"), " flags=no-writes"),
+    **dict.fromkeys(("discard", "prune"), " flags=allow-oom"),
+}
 
 #: What may be a word of a command.
 Word = str | bytes | int
@@ -96,7 +99,7 @@ UNFLAGGED = Library(flagged=False)
 
 def read_script(verb: str, *, flagged: bool) -> str:
     """Read the whole text of a script."""
-    first = "#!lua flags=no-writes\n" if verb in READ_ONLY else "#!lua\n"
+    first = f"#!lua{FLAGS.get(verb, '')}\n"
     constants = "".join(f"local {name} = {value}\n" for name, value in CONSTANTS.items())
     return (first if flagged else "") + constants + _read(f"{verb}.lua")
 

@@ -112,13 +112,18 @@ class RedisStore:
         return a.Fenced(_state(told)) if name == b"fenced" else a.Recorded(bool(told))
 
     def cancel(self, job_id: str, *, reason: str, force: bool = False) -> a.CancelAnswer:
-        return _answer(self._server.run("cancel", self._now(), pack(job_id), reason, "1" if force else ""))
+        told = self._server.run("cancel", self._now(), pack(job_id), reason, "1" if force else "")
+        answer: a.CancelAnswer = _answer(told)
+        return answer
 
     def revive(self, job_id: str, *, body: bytes | None = None) -> a.ReviveAnswer:
-        return _answer(self._server.run("revive", self._now(), pack(job_id), *([] if body is None else [body])))
+        told = self._server.run("revive", self._now(), pack(job_id), *([] if body is None else [body]))
+        answer: a.ReviveAnswer = _answer(told)
+        return answer
 
     def discard(self, job_id: str) -> a.DiscardAnswer:
-        return _answer(self._server.run("discard", self._now(), pack(job_id)))
+        answer: a.DiscardAnswer = _answer(self._server.run("discard", self._now(), pack(job_id)))
+        return answer
 
     def received(self, job_id: str, *, limit: int) -> a.ReceivedAnswer:
         answer = self._server.run("received", self._now(), pack(job_id), limit)
