@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
 from hypothesis import HealthCheck, settings
@@ -116,7 +116,7 @@ class Comparison(RuleBasedStateMachine):
         self.leases: dict[tuple[str, int, str], Lease] = {}
         self.was_set_back = False
         #: Jobs that had ended when we last looked; they stay as they are.
-        self.ended: dict[str, Job] = {}
+        self.ended: dict[tuple[str, datetime], Job] = {}
 
     # Time
 
@@ -183,7 +183,7 @@ class Comparison(RuleBasedStateMachine):
 
     @rule(name=names, body=bodies)
     def revive(self, name: str, body: bytes | None) -> None:
-        self.ended.pop(self.name(name), None)
+        self.ended = {named: job for named, job in self.ended.items() if job.id != self.name(name)}
         self.same(lambda store: store.revive(self.name(name), body=body))
 
     @rule(name=names)
@@ -229,9 +229,10 @@ class Comparison(RuleBasedStateMachine):
         assert (tally.lapsed, tally.overdue) == (expected.lapsed, expected.overdue)
 
     def check_ended(self, jobs: list[Job]) -> None:
-        ended = {job.id: replace(job, duplicates=0) for job in jobs if not job.state.live}
-        for job_id, job in self.ended.items():
-            assert ended.get(job_id, job) == job, "what has ended stays as it is"
+        # By the time as well: an id that is past its history may be used again.
+        ended = {(job.id, job.created_at): replace(job, duplicates=0) for job in jobs if not job.state.live}
+        for name, job in self.ended.items():
+            assert ended.get(name, job) == job, "what has ended stays as it is"
         self.ended = ended
 
     def note_grant(self, lease: Lease) -> None:
