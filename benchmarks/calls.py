@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from uuid import uuid4
 
-#: Some hundred bytes of keyword arguments.
+#: The keyword arguments of a call, some hundred bytes.
 Call = dict[str, object]
 
 #: A task name of common length.
@@ -17,6 +17,10 @@ BODY = json.dumps([[], {"order_id": str(uuid4()), "amount": 500}, {"callbacks": 
 
 #: What a task that returns nothing leaves.
 RESULT = b"null"
+
+
+def charge(order_id: str, amount: int, currency: str, *, capture: bool) -> None:
+    """Stand for the task that is called."""
 
 
 def calls(number: int) -> Iterator[Call]:

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from typing import Self
 from uuid import uuid4
 
-from oncelery.fingerprint import fingerprint
-
-from benchmarks.calls import BODY, RESULT, TASK, Call, calls
+from benchmarks.calls import BODY, RESULT, TASK, Call, calls, charge
 from oncelery.answers import Existing, Granted, Reserved, Settled
+from oncelery.fingerprint import Identity
 from oncelery.job import Lease, Submission
 from oncelery.ledger import Ledger
 from oncelery.policy import Policy
@@ -17,10 +16,15 @@ from oncelery.settlement import Complete, Settlement
 from oncelery.stores import open_store
 
 POLICY = Policy()
+IDENTITY = Identity(TASK, charge)
+
+#: As Celery names them: who submits, and who runs.
+CALLER = "shop@web-7c9f8d6b5-x2x4z"
+WORKER = "celery@shop-worker-5d8c7b9f6-q8k2m:17"
 
 
 class Oncelery:
-    """A publisher and a worker on one store. Keys are made inside what is timed, as the recipe makes its own."""
+    """A publisher, which makes the key, and a worker, which finds it in the message; on one store."""
 
     def __init__(self, url: str) -> None:
         self.ledger = Ledger(open_store(url))
@@ -38,15 +42,14 @@ class Oncelery:
         assert isinstance(answer, Reserved), answer
         return submission
 
-    def reserved(self, number: int) -> Iterator[tuple[str, Call]]:
-        """Accept so many jobs, and give what their messages carry: the id and the call."""
-        for call in calls(number):
-            yield self.reserve(call).id, call
+    def reserved(self, number: int) -> Iterator[Submission]:
+        """Accept so many jobs."""
+        return map(self.reserve, calls(number))
 
-    def begin(self, delivery: tuple[str, Call]) -> Lease:
-        """Begin to run a message that the broker delivered."""
-        job_id, call = delivery
-        answer = self.ledger.begin(Submission(id=job_id, key=fingerprint(TASK, call), task=TASK), POLICY)
+    def begin(self, job: Submission) -> Lease:
+        """Begin to run a job, of which the message has the id and the key."""
+        message = Submission(id=job.id, key=job.key, task=TASK, caller=CALLER)
+        answer = self.ledger.begin(message, POLICY, worker=WORKER)
         assert isinstance(answer, Granted), answer
         return answer.lease
 
@@ -60,13 +63,13 @@ class Oncelery:
         """Record that a run returned nothing."""
         self.settle(lease, Complete(result=RESULT))
 
-    def run(self, delivery: tuple[str, Call]) -> None:
+    def run(self, job: Submission) -> None:
         """Guard one run: begin, (run,) complete."""
-        self.complete(self.begin(delivery))
+        self.complete(self.begin(job))
 
     def guard(self, call: Call) -> None:
         """Do all of it: reserve, begin, (run,) complete."""
-        self.run((self.reserve(call).id, call))
+        self.run(self.reserve(call))
 
     def answer(self, call: Call) -> None:
         """Reserve a call again; the key's job is the answer."""
@@ -76,4 +79,4 @@ class Oncelery:
 
 def submit(call: Call) -> Submission:
     """Make what a publisher submits for a call."""
-    return Submission(id=str(uuid4()), key=fingerprint(TASK, call), task=TASK, body=BODY)
+    return Submission(id=str(uuid4()), key=IDENTITY.of((), call).key, task=TASK, caller=CALLER, body=BODY)

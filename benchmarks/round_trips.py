@@ -48,17 +48,17 @@ def _live_through(proxy: CountingProxy, ours: Oncelery) -> dict[str, float]:
         return results
 
     work = list(calls(REPEATS))
-    ids = [submission.id for submission in observe("reserve", ours.reserve, work)]
-    deliveries = list(zip(ids, work, strict=True))
+    jobs = observe("reserve", ours.reserve, work)
+    ids = [job.id for job in jobs]
     observe("reserve, a duplicate", ours.answer, work)
-    leases = observe("begin", ours.begin, deliveries)
+    leases = observe("begin", ours.begin, jobs)
     observe(f"renew {REPEATS} leases", ledger.renew, [leases])
     observe("record progress", lambda lease: ledger.record(lease, progress=Progress(done=1)), leases)
     observe("release", lambda lease: ours.settle(lease, Release(cause=Cause.HANDBACK)), leases)
-    leases = [ours.begin(delivery) for delivery in deliveries]
+    leases = [ours.begin(job) for job in jobs]
     observe("bury", lambda lease: ours.settle(lease, Bury(reason=Reason.FAILED)), leases)
     observe("revive", ledger.revive, ids)
-    leases = [ours.begin(delivery) for delivery in deliveries]
+    leases = [ours.begin(job) for job in jobs]
     observe("complete", ours.complete, leases)
     observe("cancel", ledger.cancel, [ours.reserve(call).id for call in calls(REPEATS)])
     return counts
