@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import psycopg
@@ -13,26 +15,30 @@ from oncelery.errors import ConfigurationError
 #: Most connections of one process. A verb takes about a millisecond of one.
 DEFAULT_CONNECTIONS = 4
 
+#: How long the server may take to accept a connection, unless the URL says otherwise (`connect_timeout=`).
+CONNECT_SECONDS = 5
+
+#: How long the server lets a statement take, unless the URL says otherwise (`options=-c statement_timeout=`).
+STATEMENT_SECONDS = 10
+
 _WORDS = {"true": True, "false": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """A URL, read. Its text may hold a password and is never shown."""
+    """A URL, read. It may hold a password and is never shown."""
 
     conninfo: str
-    #: The server settings that the URL asks for (`options=`).
-    options: str = ""
+    #: How to connect, beside what the URL says.
+    options: Mapping[str, Any]
     #: `?migrate=false`: the schema is somebody else's work; say so if it is missing.
-    migrate: bool = True
-    #: `?pgbouncer=true`: a pooler that shares connections between transactions; nothing may be kept in a session.
-    pgbouncer: bool = False
+    migrate: bool
     #: `?connections=`
-    connections: int = DEFAULT_CONNECTIONS
+    connections: int
 
     @classmethod
     def parse(cls, url: str) -> Address:
-        """Read a URL; raise ConfigurationError if it is none."""
+        """Read a URL; raise ConfigurationError if it cannot be one."""
         parts = urlsplit(url)
         query = dict(parse_qsl(parts.query, keep_blank_values=True))
         migrate = _boolean("migrate", query.pop("migrate", "true"))
@@ -42,13 +48,26 @@ class Address:
         try:
             known = conninfo_to_dict(conninfo)
         except psycopg.Error:
-            # Not shown, nor chained: what cannot be read as a host or port may be a part of the password.
+            # Neither shown nor chained: what cannot be read as a host or a port may be a part of the password.
             raise ConfigurationError(
                 "this is no PostgreSQL URL: write postgresql://user:password@host:5432/database, "
                 "with %-escapes for special characters in the password"
             ) from None
-        options = str(known.get("options", ""))
-        return cls(conninfo=conninfo, options=options, migrate=migrate, pgbouncer=pgbouncer, connections=connections)
+        options = _options(known, pgbouncer=pgbouncer)
+        return cls(conninfo=conninfo, options=options, migrate=migrate, connections=connections)
+
+
+def _options(known: Mapping[str, object], *, pgbouncer: bool) -> dict[str, object]:
+    # Each statement is a transaction of its own: one round trip.
+    options: dict[str, object] = {"autocommit": True, "fallback_application_name": "oncelery"}
+    if "connect_timeout" not in known:
+        options["connect_timeout"] = CONNECT_SECONDS
+    if pgbouncer:
+        # It gives each transaction another connection: nothing may be prepared, and it refuses `options`.
+        options["prepare_threshold"] = None
+    else:
+        options["options"] = f"-c statement_timeout={STATEMENT_SECONDS}s {known.get('options', '')}"
+    return options
 
 
 def _boolean(name: str, word: str) -> bool:

@@ -78,7 +78,7 @@ BEGIN
     END IF;
     -- Only a first, undelayed message tells when others of its queue should have come.
     IF v_known AND job.begun_at IS NULL AND job.sent_at = job.created_at THEN
-      PERFORM move_watermark(job.queue, job.sent_at);
+      PERFORM move_watermark(job.queue, job.sent_at, p_now);
     END IF;
     UPDATE jobs SET
       state = 'running', changed_at = now, begun_at = now, not_before = NULL,

@@ -10,7 +10,6 @@ from collections.abc import Generator, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import psycopg
-from psycopg import sql
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 from psycopg_pool import ConnectionPool
@@ -23,17 +22,16 @@ from oncelery.stores.postgres.rows import Row
 
 T = TypeVar("T")
 
-#: How long to wait for the server to accept a connection, or for one of ours to be free.
-CONNECT_SECONDS = 5
+#: How long to wait for one of our connections to be free.
+BUSY_SECONDS = 5
 
-#: How long a statement may take; the server then ends it. A frozen server cannot: then we stop listening.
-STATEMENT_SECONDS = 10
-SILENCE_SECONDS = STATEMENT_SECONDS + 2
+#: How long a server that says nothing at all, not even that a statement took too long, is listened to.
+SILENCE_SECONDS = 12
 
 #: Pauses before a statement that was lost with its connection is sent again. Every verb may be sent twice.
 RESEND_AFTER_SECONDS = (0.0, 0.1, 0.3, 1.0)
 
-#: How long a verb may go on sending again.
+#: How long a verb may go on being sent again.
 PATIENCE_SECONDS = 10
 
 
@@ -52,11 +50,12 @@ class Connections:
         self._check = check
         self._lock = threading.Lock()
         self._pool: Pool | None = None
+        self._checked = False
         self._failure: psycopg.Error | None = None
         self._failed_at = 0.0
         _all.add(self)
 
-    def fetch(self, statement: sql.Composed, values: Sequence[object]) -> list[Row]:
+    def fetch(self, statement: bytes, values: Sequence[object]) -> list[Row]:
         """Run a statement as a transaction of its own, in one round trip; send it again if its connection is lost."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         pauses = iter(RESEND_AFTER_SECONDS)
@@ -69,26 +68,16 @@ class Connections:
                     raise
             time.sleep(pause)
 
-    def open(self) -> Pool:
-        """Give the pool; first connect once by hand, which tells why it fails, as a pool does not."""
+    def check(self) -> None:
+        """Make sure, once, that the ledger is there."""
         asked_at = time.monotonic()
         with self._lock:
-            if self._pool is None:
-                # Where many threads ask for a server that does not answer, one waits for it in the place of all.
-                if self._failure and self._failed_at > asked_at:
-                    raise self._failure
-                try:
-                    with self.connect() as connection:
-                        self._check(connection, migrate=self._address.migrate)
-                except psycopg.Error as error:
-                    self._failure, self._failed_at = error, time.monotonic()
-                    raise
-                self._pool = self._new_pool()
-            return self._pool
+            if not self._checked:
+                self._check_now(asked_at)
 
     def connect(self) -> BoundedConnection:
         """Open one connection outside the pool."""
-        return BoundedConnection.connect(self._address.conninfo, **self._options())
+        return BoundedConnection.connect(self._address.conninfo, **self._address.options, row_factory=tuple_row)
 
     def close(self) -> None:
         """Close all connections; the next statement opens new ones."""
@@ -97,11 +86,18 @@ class Connections:
         if pool is not None:
             pool.close()
 
-    def _fetch(self, statement: sql.Composed, values: Sequence[object]) -> list[Row]:
-        pool = self._pool if self._pool is not None else self.open()
+    def after_fork(self) -> None:
+        """Leave the parent's connections to the parent: a word on them, even of farewell, would be heard as its own."""
+        _inherited.append(self._pool)
+        self._pool = self._failure = None
+        # A thread of the parent may have held it; here nobody would let it go.
+        self._lock = threading.Lock()
+
+    def _fetch(self, statement: bytes, values: Sequence[object]) -> list[Row]:
+        pool = self._pool if self._pool is not None else self._open()
         connection = pool.getconn()
         try:
-            return connection.execute(statement, values, binary=True).fetchall()
+            return connection.fetch(statement, values)
         except psycopg.Error as error:
             if connection_is_lost(error):
                 connection.close()
@@ -110,68 +106,83 @@ class Connections:
         finally:
             pool.putconn(connection)
 
+    def _open(self) -> Pool:
+        asked_at = time.monotonic()
+        with self._lock:
+            if self._pool is None:
+                self._check_now(asked_at)
+                self._pool = self._new_pool()
+            return self._pool
+
+    def _check_now(self, asked_at: float) -> None:
+        """Connect once by hand: that tells why it fails, as a pool does not."""
+        # Where many threads ask for a server that does not answer, one waits for it in the place of all.
+        if self._failure and self._failed_at > asked_at:
+            raise self._failure
+        try:
+            with self.connect() as connection:
+                self._check(connection, migrate=self._address.migrate)
+        except psycopg.Error as error:
+            self._failure, self._failed_at = error, time.monotonic()
+            raise
+        self._checked = True
+
     def _give_up(self, pool: Pool) -> None:
         # A server that has closed one connection has most likely closed all.
         with self._lock:
             if self._pool is not pool:
                 return
             self._pool = None
-        pool.close(timeout=0)
+        pool.close(timeout=1)
 
     def _new_pool(self) -> Pool:
         return ConnectionPool(
             self._address.conninfo,
             connection_class=BoundedConnection,
-            kwargs=self._options(),
+            kwargs={**self._address.options, "row_factory": tuple_row},
             configure=wire.adapt,
             min_size=0,
             max_size=self._address.connections,
-            timeout=CONNECT_SECONDS,
-            reconnect_timeout=CONNECT_SECONDS,
+            timeout=BUSY_SECONDS,
+            reconnect_timeout=BUSY_SECONDS,
             num_workers=1,
             name="oncelery",
             open=True,
         )
 
-    def _options(self) -> dict[str, Any]:
-        options: dict[str, Any] = {
-            "autocommit": True,
-            "connect_timeout": CONNECT_SECONDS,
-            "fallback_application_name": "oncelery",
-            "row_factory": tuple_row,
-        }
-        if self._address.pgbouncer:
-            return options | {"prepare_threshold": None}
-        ours = f"-c statement_timeout={STATEMENT_SECONDS}s"
-        return options | {"options": f"{ours} {self._address.options}"}
-
-    def after_fork(self) -> None:
-        """Leave the parent's connections to the parent: a word on them, even of farewell, would be heard as its own."""
-        _inherited.append(self._pool)
-        self._pool = self._failure = None
-        # Another thread of the parent may have held it; nobody here would let it go.
-        self._lock = threading.Lock()
-
 
 class BorrowedConnection:
-    """A connection of the caller's, in the caller's transaction. Nothing is sent again, nothing committed."""
+    """A connection of the caller's, in the caller's transaction. Nothing is sent again, nothing is committed."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         if connection.autocommit and connection.info.transaction_status == TransactionStatus.IDLE:
-            raise ConfigurationError("this connection commits each statement on its own: use connection.transaction()")
-        self._connection = connection
+            raise ConfigurationError(
+                "this connection commits each statement on its own: use it inside `with connection.transaction():`"
+            )
+        self._cursor = connection.cursor(row_factory=tuple_row)
+        wire.adapt(self._cursor)
 
-    def fetch(self, statement: sql.Composed, values: Sequence[object]) -> list[Row]:
+    def fetch(self, statement: bytes, values: Sequence[object]) -> list[Row]:
         """Run a statement as a part of the transaction."""
-        with self._connection.cursor(row_factory=tuple_row) as cursor:
-            wire.adapt(cursor)
-            return cursor.execute(statement, values, binary=True).fetchall()
+        return self._cursor.execute(statement, values, binary=True).fetchall()
+
+    def close(self) -> None:
+        """Leave the connection to the caller."""
+        self._cursor.close()
 
 
 class BoundedConnection(psycopg.Connection[Row]):
-    """Stops listening to a server that does not answer at all, such as a frozen one."""
+    """Stops listening to a server that does not answer at all, such as a frozen one. Keeps one cursor, to save time."""
 
-    def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:  # noqa: ANN401 - as the driver's version has it
+    _cursor: psycopg.Cursor[Row] | None = None
+
+    def fetch(self, statement: bytes, values: Sequence[object]) -> list[Row]:
+        """Run a statement."""
+        if self._cursor is None:
+            self._cursor = self.cursor()
+        return self._cursor.execute(statement, values, binary=True).fetchall()
+
+    def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:  # noqa: ANN401 - as the driver has it
         """Wait for an answer, for so long."""
         return super().wait(_bounded(gen), *args, **kwargs)
 
@@ -193,7 +204,7 @@ def _bounded(steps: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
 Pool: TypeAlias = ConnectionPool[BoundedConnection]
 
 _all: weakref.WeakSet[Connections] = weakref.WeakSet()
-_inherited: list[object] = []
+_inherited: list[Pool | None] = []
 
 
 def _after_fork() -> None:

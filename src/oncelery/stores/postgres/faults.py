@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import psycopg
 from psycopg import errors
+from psycopg_pool import PoolTimeout
 
 from oncelery.errors import ConfigurationError, OnceleryError, StoreUnavailableError
 
@@ -23,7 +24,7 @@ _LOSS = (errors.AdminShutdown, errors.CrashShutdown, errors.CannotConnectNow)
 #: While a connection is made, libpq tells no code, only what the server says.
 _REFUSED = re.compile(
     r'authentication failed|(database|role) ".*" does not exist|no pg_hba\.conf entry|no password supplied'
-    r"|permission denied|not permitted to log in|invalid (connection option|URI|port number|sslmode value)"
+    r"|permission denied|not permitted to log in|does not support SSL|certificate verify failed|root certificate"
 )
 
 
@@ -40,6 +41,8 @@ def may_be_sent_again(error: psycopg.Error) -> bool:
     """Whether the same statement on another connection is likely to succeed soon."""
     if isinstance(error, _RIVALRY + _LOSS):
         return True
+    if isinstance(error, PoolTimeout):
+        return False
     lost = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and error.sqlstate is None
     return (lost and not _REFUSED.search(str(error))) or (error.sqlstate or "").startswith("08")
 

@@ -27,12 +27,6 @@ _FIELDS = (
     *("cancel_requested", "behind", "reason", "result", "duplicates"),
 )
 
-_STEPS = (
-    "CASE WHEN (job).stepped THEN"
-    " (SELECT array_agg({column} ORDER BY name) FROM {{schema}}.steps WHERE job_id = (job).id)"
-    " END"
-)
-
 #: What a statement selects of a job. Most jobs have neither past nor steps; nothing is looked up for them.
 _JOB = ", ".join(
     [
@@ -41,20 +35,21 @@ _JOB = ", ".join(
         "(job).error",
         "(job).progress",
         "CASE WHEN cardinality((job).past) > 0 THEN to_json((job).past) END",
-        _STEPS.format(column="name"),
-        _STEPS.format(column="value"),
+        "CASE WHEN (job).stepped THEN {schema}.step_names((job).id) END",
+        "CASE WHEN (job).stepped THEN {schema}.step_values((job).id) END",
     ]
 )
 
 
-def statement(namespace: str, verb: str, values: int, columns: str) -> sql.Composed:
+def statement(namespace: str, verb: str, values: int, columns: str) -> bytes:
     """Write the call of a verb's function; `{job}` among the columns stands for all that `job_of` reads."""
     call = "SELECT " + columns.format(job=_JOB) + " FROM {schema}.{verb}({values}) AS job"  # noqa: S608 - constants
-    return sql.SQL(call).format(
+    composed = sql.SQL(call).format(
         schema=sql.Identifier(namespace),
         verb=sql.Identifier(verb),
         values=sql.SQL(", ").join([sql.Placeholder(format=PyFormat.BINARY)] * values),
     )
+    return composed.as_bytes(None)
 
 
 def job_of(row: Sequence[Any]) -> Job:

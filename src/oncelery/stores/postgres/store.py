@@ -34,7 +34,6 @@ from oncelery.stores.postgres.rows import Row
 
 if TYPE_CHECKING:
     import psycopg
-    from psycopg import sql
 
 _NAMESPACE = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
@@ -87,9 +86,9 @@ class PostgresStore:
             raise ConfigurationError(f"namespace must be a-z, 0-9 and _, 63 at most, not {namespace!r}")
         self._namespace = namespace
         self._clock = clock
-        self._statements: dict[str, sql.Composed] = {}
+        self._statements: dict[str, bytes] = {}
         self._connections = Connections(Address.parse(url), check=self._check)
-        self._fetch = self._connections.fetch
+        self._session: Connections | BorrowedConnection = self._connections
 
     def migrate(self) -> None:
         """Make the schema, or bring it to this version; nothing is ever set back."""
@@ -99,9 +98,9 @@ class PostgresStore:
     def within(self, connection: psycopg.Connection[Any]) -> PostgresStore:
         """Give this store inside the caller's transaction: what it does is done if and when the caller commits."""
         with store_errors():
-            self._connections.open()
+            self._connections.check()
         inside = copy(self)
-        inside._fetch = BorrowedConnection(connection).fetch  # noqa: SLF001 - a copy of itself
+        inside._session = BorrowedConnection(connection)  # noqa: SLF001 - a copy of itself
         return inside
 
     # Verbs
@@ -132,9 +131,10 @@ class PostgresStore:
             [lease.fence for lease in leases],
             [lease.duration for lease in leases],
         )
+        [answers] = self._call("renew", values)
         return [
             a.Renewed(until, cancel_requested) if ours else a.Fenced(_state(state))
-            for ours, until, cancel_requested, state in self._call("renew", values)
+            for ours, until, cancel_requested, state in zip(*answers, strict=True)
         ]
 
     def settle(self, lease: Lease, settlement: Settlement) -> a.SettleAnswer:
@@ -211,7 +211,7 @@ class PostgresStore:
         return int(pruned)
 
     def close(self) -> None:
-        self._connections.close()
+        self._session.close()
 
     def _call(self, verb: str, values: Sequence[object], columns: str = "*") -> list[Row]:
         """Call the verb's function with these values and the time."""
@@ -221,7 +221,7 @@ class PostgresStore:
             self._statements[verb] = statement
         now = self._clock() if self._clock else None
         with store_errors():
-            return self._fetch(statement, (*values, now))
+            return self._session.fetch(statement, (*values, now))
 
     def _check(self, connection: psycopg.Connection[Any], *, migrate: bool) -> None:
         (schema.migrate if migrate else schema.verify)(connection, self._namespace)
