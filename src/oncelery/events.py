@@ -25,6 +25,8 @@ class Event:
     key: str
     scope: str
     seconds: float
+    #: The attempt that it happened in, or after; 0 before the first.
+    attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +49,6 @@ class RunBegan(Event):
     """A run was granted its lease."""
 
     decision = "began"
-    attempt: int
     fence: int
     recovered: bool
 

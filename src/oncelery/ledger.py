@@ -99,8 +99,7 @@ class Ledger:
         )
         match answer:
             case a.Granted(lease):
-                grant = {"attempt": lease.attempt, "fence": lease.fence, "recovered": answer.recovered}
-                self._tell(e.RunBegan, lease, started, **grant)
+                self._tell(e.RunBegan, lease, started, fence=lease.fence, recovered=answer.recovered)
             case a.Busy(job):
                 self._tell(e.DuplicateAnswered, job, started, answer=Answer.BUSY)
             case a.Finished(job):
@@ -274,6 +273,7 @@ class Ledger:
                 key=subject.key,
                 scope=subject.scope,
                 seconds=perf_counter() - started,
+                attempt=subject.attempt,
                 **details,
             )
         )
