@@ -7,6 +7,8 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
 from time import monotonic
 
 from oncelery.errors import OnceleryError
@@ -17,6 +19,14 @@ _logger = logging.getLogger("oncelery")
 
 #: A lease is renewed when a third of it has passed, so that two renewals may fail before it lapses.
 RENEWALS = 3
+
+
+@dataclass(slots=True)
+class _Watch:
+    """When a run is to be renewed next, and until when at all, by the monotonic clock."""
+
+    next: float
+    end: float
 
 
 class Heartbeat:
@@ -30,20 +40,21 @@ class Heartbeat:
 
     def _start_anew(self) -> None:
         self._pid = os.getpid()
-        self._runs: dict[Run, float] = {}
+        self._runs: dict[Run, _Watch] = {}
         self._tick = float("inf")
         self._sooner = threading.Event()
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
 
     @contextmanager
-    def watch(self, run: Run) -> Iterator[None]:
-        """Renew the run's lease until the block ends."""
+    def watch(self, run: Run, *, at_most: timedelta = timedelta.max) -> Iterator[None]:
+        """Renew the run's lease until the block ends, but no longer than `at_most`."""
         if self._pid != os.getpid():
             # After a fork the thread is gone, and the lock may have been held by it.
             self._start_anew()
         every = run.lease.duration.total_seconds() / RENEWALS
-        self._runs[run] = monotonic() + every
+        now = monotonic()
+        self._runs[run] = _Watch(now + every, now + at_most.total_seconds())
         if every < self._tick:
             self._tick = every
             self._sooner.set()
@@ -65,10 +76,12 @@ class Heartbeat:
             # Half the shortest interval: a renewal is then at most half an interval late.
             if self._sooner.wait(self._tick / 2):
                 self._sooner.clear()
-            now = monotonic()
-            due = [run for run, at in list(self._runs.items()) if at <= now]
-            if due:
-                self._renew(due)
+            if runs := self.due(monotonic()):
+                self._renew(runs)
+
+    def due(self, now: float) -> list[Run]:
+        """Tell whose leases are to be renewed at this time of the monotonic clock."""
+        return [run for run, watch in list(self._runs.items()) if watch.next <= now <= watch.end and not run.lost]
 
     def _renew(self, runs: list[Run]) -> None:
         try:
@@ -79,6 +92,6 @@ class Heartbeat:
             return
         for run, answer in zip(runs, renewals, strict=True):
             run.renewed(answer)
-            if run in self._runs:
-                self._runs[run] = monotonic() + run.lease.duration.total_seconds() / RENEWALS
+            if watch := self._runs.get(run):
+                watch.next = monotonic() + run.lease.duration.total_seconds() / RENEWALS
         self._renewed()
