@@ -1,0 +1,1 @@
+"""What happens, as log lines and as figures. Subscribers of `oncelery.events`, nothing else."""
