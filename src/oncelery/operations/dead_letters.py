@@ -1,0 +1,177 @@
+"""`once.dead_letters`: jobs that nobody runs any more, and their ways back or out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from functools import partial
+from typing import Any, Protocol, Unpack, assert_never
+
+from oncelery.answers import Absent, DiscardAnswer, Existing, NotBuried, ReviveAnswer, Revived
+from oncelery.errors import StoreUnavailableError
+from oncelery.job import Job, Page, Query, State
+from oncelery.ledger import Ledger
+from oncelery.operations.queries import Filters, each, query_of
+
+_logger = logging.getLogger("oncelery")
+
+
+class Rewrite(Protocol):
+    """Writes the body of a dead letter for its new life."""
+
+    def __call__(self, job: Job, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> bytes:
+        """Write it with other arguments, if any are given; raise if it cannot be read, or not be called like this."""
+
+
+class Fate(StrEnum):
+    """What became of one dead letter among many."""
+
+    #: It is queued again.
+    REVIVED = "revived"
+    #: It stays: another job of its key is or was doing the work.
+    SUPERSEDED = "superseded"
+    #: It stays, or is gone: `why` tells.
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One dead letter, and what became of it."""
+
+    job_id: str
+    task: str
+    scope: str
+    fate: Fate
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revival:
+    """What `revive_many` has done; after a dry run, what it would do."""
+
+    items: tuple[Item, ...]
+    dry_run: bool
+
+    def __getitem__(self, fate: Fate | str) -> tuple[Item, ...]:
+        """Those that share a fate: `revival["failed"]`."""
+        return tuple(item for item in self.items if item.fate == fate)
+
+
+class DeadLetters:
+    """Looks at dead letters, revives and discards them."""
+
+    def __init__(self, ledger: Ledger, *, publish: Callable[[Job], object], rewrite: Rewrite) -> None:
+        self._ledger = ledger
+        self._publish = publish
+        self._rewrite = rewrite
+
+    def get(self, job_id: str) -> Job | None:
+        """Find a dead letter by its id; None if there is no such job, or it is none."""
+        job = self._ledger.get(job_id)
+        return job if job and job.state is State.BURIED else None
+
+    def find(self, query: Query | None = None, **filters: Unpack[Filters]) -> Page[Job]:
+        """Give one page of dead letters, the newest first; its cursor leads to the next one."""
+        return self._ledger.find(_buried(query, filters))
+
+    def each(self, query: Query | None = None, **filters: Unpack[Filters]) -> Iterator[Job]:
+        """Give all dead letters that match, the newest first, page after page."""
+        asked = _buried(query, filters)
+        return each(lambda cursor: self._ledger.find(replace(asked, cursor=cursor)), asked.cursor)
+
+    def revive(
+        self, job_id: str, *, args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None
+    ) -> ReviveAnswer:
+        """Queue a dead letter again and publish it at once; with `args` or `kwargs`, corrected by these.
+
+        Its key stays what it was. Attempts and retries start anew, and it expires no more; finished steps are kept.
+        """
+        job = self._dead(job_id)
+        if not isinstance(job, Job):
+            return job
+        answer = self._ledger.revive(job_id, body=self._rewrite(job, args, kwargs))
+        if isinstance(answer, Revived):
+            self._send(answer.job)
+        return answer
+
+    def revive_many(
+        self,
+        query: Query | None = None,
+        *,
+        dry_run: bool = False,
+        progress: Callable[[Item], object] = lambda _item: None,
+        **filters: Unpack[Filters],
+    ) -> Revival:
+        """Revive all dead letters that match, each for itself; a dry run only tells which.
+
+        `progress` is called after each. If the store goes away half-way its error is raised; the same call then goes
+        on where this one ended.
+        """
+        revive = partial(self._rehearse, {}) if dry_run else self.revive
+        items = []
+        # One that is revived and buried again has changed later than where the pages have come to: it comes but once.
+        for job in self.each(query, **filters):
+            fate, why = _try(revive, job.id)
+            items.append(Item(job_id=job.id, task=job.task, scope=job.scope, fate=fate, why=why))
+            progress(items[-1])
+        return Revival(items=tuple(items), dry_run=dry_run)
+
+    def discard(self, job_id: str) -> DiscardAnswer:
+        """Delete a dead letter."""
+        return self._ledger.discard(job_id)
+
+    def _dead(self, job_id: str) -> Job | NotBuried | Absent:
+        job = self._ledger.get(job_id)
+        if job is None:
+            return Absent()
+        return job if job.state is State.BURIED else NotBuried(job)
+
+    def _rehearse(self, revived: dict[str, Job], job_id: str) -> ReviveAnswer:
+        """Answer what `revive` would, after others were `revived`; change nothing."""
+        job = self._dead(job_id)
+        if not isinstance(job, Job):
+            return job
+        self._rewrite(job, None, None)
+        keeper = revived.get(job.key) or self._ledger.last(job.key)
+        if keeper and keeper.id != job.id and _keeps_key(keeper):
+            return Existing(keeper)
+        revived[job.key] = replace(job, state=State.QUEUED)
+        return Revived(job)
+
+    def _send(self, job: Job) -> None:
+        try:
+            self._publish(job)
+        except Exception as error:  # noqa: BLE001 - of whatever kind: the job is queued, and the sweeper watches it
+            _logger.warning("job %s is revived, but could not be published; the sweeper will: %s", job.id, error)
+
+
+def _keeps_key(job: Job) -> bool:
+    # By this machine's clock: only a forecast, that the store then decides by its own.
+    return job.state.live or bool(job.retained_until and job.retained_until > datetime.now(UTC))
+
+
+def _buried(query: Query | None, filters: Filters) -> Query:
+    return replace(query_of(query, filters), states=frozenset({State.BURIED}))
+
+
+def _try(revive: Callable[[str], ReviveAnswer], job_id: str) -> tuple[Fate, str]:
+    try:
+        match answer := revive(job_id):
+            case Revived():
+                return Fate.REVIVED, ""
+            case Existing(job):
+                return Fate.SUPERSEDED, f"by job {job.id}, which is {job.state}"
+            case NotBuried(job):
+                return Fate.FAILED, f"it is {job.state} meanwhile"
+            case Absent():
+                return Fate.FAILED, "it is gone meanwhile"
+            case _:
+                assert_never(answer)
+    except StoreUnavailableError:
+        raise
+    except Exception as error:
+        _logger.exception("could not revive job %s", job_id)
+        return Fate.FAILED, f"{type(error).__name__}: {error}"

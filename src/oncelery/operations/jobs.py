@@ -1,0 +1,48 @@
+"""`once.jobs`: what the ledger knows of jobs, and how to end one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Unpack
+
+from oncelery.answers import CancelAnswer, Cancelled
+from oncelery.job import Job, Page, Query
+from oncelery.ledger import Ledger
+from oncelery.operations.queries import Filters, each, query_of
+
+
+class Jobs:
+    """Looks at jobs, and cancels them."""
+
+    def __init__(self, ledger: Ledger, *, terminate: Callable[[str], object]) -> None:
+        self._ledger = ledger
+        #: Ends the process that runs a job.
+        self._terminate = terminate
+
+    def get(self, job_id: str) -> Job | None:
+        """Find a job by its id: live, buried, or finished and within its history."""
+        return self._ledger.get(job_id)
+
+    def find(self, query: Query | None = None, **filters: Unpack[Filters]) -> Page[Job]:
+        """Give one page of jobs, newest change first; its cursor leads to the next one."""
+        return self._ledger.find(query_of(query, filters))
+
+    def each(self, query: Query | None = None, **filters: Unpack[Filters]) -> Iterator[Job]:
+        """Give all jobs that match, newest change first, page after page."""
+        asked = query_of(query, filters)
+        return each(lambda cursor: self._ledger.find(replace(asked, cursor=cursor)), asked.cursor)
+
+    def cancel(self, job_id: str, *, reason: str = "cancelled", terminate: bool = False) -> CancelAnswer:
+        """End a queued job, or ask a running one to end; it holds even while no worker is up.
+
+        A running task sees the request when it next reports progress, makes a step or calls `raise_if_cancelled()`, at
+        the latest with its next heartbeat. `terminate` is for one that does none of these: the job is cancelled at
+        once, whatever its run still does is not recorded, and the process that runs it is told to end. If the broker
+        cannot be asked for that, its error is raised; the cancellation stands all the same.
+        """
+        answer = self._ledger.cancel(job_id, reason=reason, force=terminate)
+        if terminate and isinstance(answer, Cancelled):
+            # The ledger first: a process that ended by itself in between must not be taken for a crash.
+            self._terminate(job_id)
+        return answer
