@@ -12,6 +12,8 @@ heartbeat     renews this process's leases
 settlement    what became of a run, and what follows; pure                               SETTLE
 events        what happened, for whoever listens                                         OBSERVE
 stores        memory, Redis and Valkey, PostgreSQL, all held to one contract
+operations    jobs to look at and cancel, dead letters to revive, the audit of duplicates OPERATE
+telemetry     what happened, as log lines and figures
 celery        the extension, the task class, what the worker's main process does
 testing       servers, clocks, failpoints and the conformance suite, for your tests too
 """
@@ -39,6 +41,7 @@ from oncelery.policy import Backoff, Policy
 
 if TYPE_CHECKING:
     from oncelery.celery.extension import Oncelery
+    from oncelery.celery.only_one import only_one
     from oncelery.celery.task import IdempotentTask
     from oncelery.run import current_run
 
@@ -61,9 +64,15 @@ __all__ = [
     "TooLargeError",
     "current_run",
     "fingerprint",
+    "only_one",
 ]
 
-_LAZY = {"Oncelery": "celery.extension", "IdempotentTask": "celery.task", "current_run": "run"}
+_LAZY = {
+    "Oncelery": "celery.extension",
+    "IdempotentTask": "celery.task",
+    "current_run": "run",
+    "only_one": "celery.only_one",
+}
 
 
 def __getattr__(name: str) -> object:

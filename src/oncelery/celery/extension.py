@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 from celery import Celery
 
+from oncelery.celery.flusher import Flusher
 from oncelery.celery.keeper import Board, Keeper
+from oncelery.celery.message import Message
+from oncelery.celery.mirror import Mirror
+from oncelery.celery.publishing import publish_again
 from oncelery.celery.sweeper import Sweeper, Swept, sweep
 from oncelery.celery.task import IdempotentTask
 from oncelery.errors import ConfigurationError
 from oncelery.heartbeat import Heartbeat
+from oncelery.job import Job
 from oncelery.ledger import Ledger
+from oncelery.operations.dead_letters import DeadLetters
+from oncelery.operations.duplicates import Duplicates
+from oncelery.operations.jobs import Jobs
 from oncelery.policy import Policy
 from oncelery.settings import Settings
 from oncelery.stores import open_store
+from oncelery.telemetry.counting import Counting
+from oncelery.telemetry.logging import log
 
 
 class Oncelery:
@@ -37,7 +47,7 @@ class Oncelery:
         app.send_task = self._send_task
         app.oncelery = self
         app.on_after_finalize.connect(self._verify, weak=False)
-        app.steps["consumer"] |= {Keeper, Sweeper}
+        app.steps["consumer"] |= {Keeper, Sweeper, Flusher}
 
     @classmethod
     def of(cls, app: Celery) -> Oncelery:
@@ -53,8 +63,18 @@ class Oncelery:
 
     @cached_property
     def ledger(self) -> Ledger:
-        """The ledger of this app."""
-        return Ledger(open_store(self.settings.store, namespace=self.settings.namespace))
+        """The ledger of this app, with those who listen to it."""
+        ledger = Ledger(open_store(self.settings.store, namespace=self.settings.namespace))
+        ledger.events.subscribe(log)
+        ledger.events.subscribe(self.counting)
+        if queue := self.settings.dead_letter_queue:
+            ledger.events.subscribe(Mirror(self.app, ledger, queue))
+        return ledger
+
+    @cached_property
+    def counting(self) -> Counting:
+        """What this process has decided, on its way to the ledger's counters."""
+        return Counting(lambda counts: self.ledger.count(counts))  # noqa: PLW0108 - the ledger is made after it
 
     @cached_property
     def heartbeat(self) -> Heartbeat:
@@ -99,6 +119,28 @@ class Oncelery:
                 )
 
     # Operating
+
+    @cached_property
+    def jobs(self) -> Jobs:
+        """Jobs to look at and to cancel."""
+        return Jobs(self.ledger, terminate=lambda job_id: self.app.control.revoke(job_id, terminate=True))
+
+    @cached_property
+    def dead_letters(self) -> DeadLetters:
+        """Jobs that nobody runs any more, to look at, revive and discard."""
+        return DeadLetters(self.ledger, publish=lambda job: publish_again(self, job), rewrite=self._rewrite)
+
+    @cached_property
+    def duplicates(self) -> Duplicates:
+        """Who was answered what, and how often."""
+        return Duplicates(self.ledger)
+
+    def _rewrite(self, job: Job, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> bytes:
+        message = Message.unpack(self.app, job.body or b"").revived(args, kwargs)
+        task = self.app.tasks.get(message.task)
+        if task is not None and task.typing:
+            task.__header__(*message.args, **message.kwargs)
+        return message.pack(self.app)
 
     def sweep(self) -> Swept:
         """Publish what is lost, delete what is old; what the workers do by themselves."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from numbers import Real
@@ -19,6 +19,9 @@ _JSON = "application/json"
 _PASSING = frozenset(
     {"countdown", "eta", "producer", "publisher", "connection", "router", "result_cls", "task_type", "add_to_parent"}
 )
+
+#: Options that tell of the life a message has had.
+_SPENT = frozenset({"expires", "retries"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,15 @@ class Message:
         serializer = options.get("serializer") or app.conf.task_serializer
         return write([self.task, list(self.args), dict(self.kwargs), options], serializer)
 
+    def revived(self, args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None) -> Message:
+        """Give the message a new life, perhaps with other arguments: it has neither expired nor been retried."""
+        return Message(
+            self.task,
+            self.args if args is None else tuple(args),
+            self.kwargs if kwargs is None else kwargs,
+            {name: value for name, value in self.options.items() if name not in _SPENT},
+        )
+
     @classmethod
     def unpack(cls, app: Celery, body: bytes) -> Message:
         """Read what `pack` wrote, if the app accepts content of that type."""
@@ -58,8 +70,13 @@ def write(value: object, serializer: str) -> bytes:
 
 def read(written: bytes, *, accept: Iterable[str]) -> Any:
     """Read what `write` wrote, if content of its type is accepted."""
-    content_type, encoding = _JSON, "utf-8"
-    if written.startswith(b"\0"):
-        head, encoding_name, written = written[1:].split(b"\n", 2)
-        content_type, encoding = head.decode(), encoding_name.decode()
-    return loads(written, content_type, encoding, accept=prepare_accept_content(accept))
+    content_type, encoding, text = typed(written)
+    return loads(text, content_type, encoding, accept=prepare_accept_content(accept))
+
+
+def typed(written: bytes) -> tuple[str, str, bytes]:
+    """Part what `write` wrote into content type, encoding and content, which is not looked at."""
+    if not written.startswith(b"\0"):
+        return _JSON, "utf-8", written
+    content_type, encoding, content = written[1:].split(b"\n", 2)
+    return content_type.decode(), encoding.decode(), content
