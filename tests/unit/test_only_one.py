@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from time import monotonic
 from typing import Any
 
@@ -13,7 +13,7 @@ from celery import Celery, _state
 from celery.local import Proxy
 
 from oncelery import Oncelery, current_run, only_one
-from oncelery.errors import ConfigurationError, LeaseLostError, StoreUnavailableError
+from oncelery.errors import ConfigurationError, JobCancelledError, LeaseLostError, StoreUnavailableError
 from oncelery.job import Answer, Cause, State
 from oncelery.ledger import Ledger
 from oncelery.stores.memory import MemoryStore
@@ -206,6 +206,31 @@ def test_the_lease_is_renewed_while_it_runs_but_not_after_its_timeout(once: Once
 
     assert due == {"patient": [0, 1, 1, 1, 1], "hasty": [0, 1, 1, 0, 0]}
     assert once.heartbeat.due(monotonic() + 11) == []
+
+
+def test_after_its_timeout_asking_does_not_renew_either(
+    once: Oncelery, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def until() -> datetime:
+        (running,) = once.jobs.find(states="running").items
+        assert running.lease_until
+        return running.lease_until
+
+    @only_one(timeout=60)
+    def report() -> None:
+        for seconds, renewed in ((40, True), (100, False)):
+            before = until()
+            clock.advance(seconds=1)
+            monkeypatch.setattr("oncelery.run.monotonic", lambda later=begun + seconds: later)
+            monkeypatch.setattr("oncelery.celery.only_one.monotonic", lambda later=begun + seconds: later)
+            current_run().raise_if_cancelled()
+            assert (until() > before) == renewed
+        once.jobs.cancel(current_run().job_id)
+        current_run().raise_if_cancelled()
+
+    begun = monotonic()
+    with pytest.raises(JobCancelledError):
+        report()
 
 
 @pytest.mark.parametrize(("timeout", "lease"), [(None, 30), (timedelta(hours=1), 30), (5, 5), (0.1, 1)])

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from datetime import timedelta
 from functools import wraps
+from time import monotonic
 from typing import Any, ParamSpec, Protocol, TypeVar, overload
 from uuid import uuid4
 
@@ -18,9 +19,10 @@ from celery.local import PromiseProxy, Proxy
 
 from oncelery.answers import Granted
 from oncelery.celery.extension import Oncelery
-from oncelery.errors import ConfigurationError, OnceleryError
+from oncelery.errors import ConfigurationError, JobCancelledError, OnceleryError
 from oncelery.fingerprint import fingerprint
 from oncelery.job import Lease, Submission
+from oncelery.ledger import Ledger
 from oncelery.policy import Policy
 from oncelery.run import Run, run_under_way, running
 from oncelery.settlement import Cancel, Complete
@@ -129,7 +131,7 @@ def _guard(function: Callable[P, R], key: Key | None, limit: timedelta | None, a
         )
         answer = once.ledger.begin(submission, policy, worker=f"{socket.gethostname()}:{os.getpid()}")
         if not isinstance(answer, Granted):
-            _logger.info("skipped %s: an instance is running", name)
+            _logger.debug("skipped %s: an instance is running", name)
             return None
         token = _held.set(_held.get() | {identity})
         try:
@@ -142,11 +144,29 @@ def _guard(function: Callable[P, R], key: Key | None, limit: timedelta | None, a
     return guarded
 
 
+class Instance(Run):
+    """One call: a run that keeps its lock no longer than it may, however often it asks."""
+
+    def __init__(self, ledger: Ledger, lease: Lease, *, at_most: timedelta) -> None:
+        super().__init__(ledger, lease, recovered=False, steps={})
+        self._end = monotonic() + at_most.total_seconds()
+
+    def raise_if_cancelled(self) -> None:
+        """Raise if the job is cancelled, or is no longer ours; past its time, ask without renewing."""
+        if monotonic() < self._end:
+            return super().raise_if_cancelled()
+        self._heed(self._ledger.record(self.lease))
+        if self._cancelled:
+            raise JobCancelledError(key=self.key, job_id=self.job_id)
+        return None
+
+
 def _run(once: Oncelery, lease: Lease, limit: timedelta | None, call: Callable[[], R]) -> R:
-    run = Run(once.ledger, lease, recovered=False, steps={})
+    at_most = limit or timedelta.max
+    run = Instance(once.ledger, lease, at_most=at_most)
     try:
         # Steps and keys inside a guarded task stay those of its own job.
-        with once.heartbeat.watch(run, at_most=limit or timedelta.max), running(run_under_way() or run):
+        with once.heartbeat.watch(run, at_most=at_most), running(run_under_way() or run):
             value = call()
     except BaseException as error:
         _let_go(once, lease, Cancel(reason=f"{type(error).__name__}: {error}"[:REASON_LENGTH]))
