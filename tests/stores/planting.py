@@ -46,7 +46,8 @@ def sentences() -> Iterator[tuple[str, Sentence]]:
         if part in LEFT_OUT:
             continue
         for name, test in vars(part).items():
-            if name.startswith("test_"):
+            marks = {mark.name for mark in getattr(test, "pytestmark", [])}
+            if name.startswith("test_") and "xfail" not in marks:
                 for parameters in _parameters_of(test):
                     yield f"{name}{[*parameters.values()] or ''}", _bind(test, parameters)
 

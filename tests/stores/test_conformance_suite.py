@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import inspect
-import subprocess
-import sys
 from pathlib import Path
 
 from oncelery.testing.conformance import StoreConformance
@@ -45,16 +43,3 @@ def test_no_sentence_hides_another_of_the_same_name() -> None:
 
 def test_every_part_says_what_it_is_about() -> None:
     assert [part.__name__ for part in PARTS if not inspect.getdoc(part)] == []
-
-
-def test_a_store_without_an_opener_is_told_what_to_fill(tmp_path: Path) -> None:
-    mine = tmp_path / "test_mine.py"
-    mine.write_text(
-        "from oncelery.testing.conformance import StoreConformance\n\nclass TestMine(StoreConformance): pass\n"
-    )
-    command = [sys.executable, "-m", "pytest", "-p", "no:valkey", "-k", "empty_ledger_has_nothing", str(mine)]
-
-    told = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False).stdout
-
-    assert "TestMine must have a fixture `opener`" in told
-    assert "1 error" in told

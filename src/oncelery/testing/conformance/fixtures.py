@@ -22,7 +22,7 @@ class Fixtures:
     """The fixtures of the suite."""
 
     #: How many sequences of verbs, and how long ones, the store is compared with the reference on.
-    model_examples: ClassVar[int] = 60
+    model_examples: ClassVar[int] = 50
     model_steps: ClassVar[int] = 40
 
     @pytest.fixture
