@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from celery import bootsteps
 from celery.worker.consumer.tasks import Tasks
 from kombu.exceptions import OperationalError
 
+from oncelery.celery.orphans import LOOK_EVERY, Orphans
 from oncelery.celery.publishing import publish_again
 from oncelery.errors import OnceleryError
 from oncelery.ledger import Ledger
@@ -72,22 +74,28 @@ class Sweeper(bootsteps.StartStopStep):
 
     def __init__(self, consumer: Any, **options: Any) -> None:
         super().__init__(consumer, **options)
-        self._timer: Any = None
+        self._timers: list[Any] = []
 
     def start(self, consumer: Any) -> None:
         """Begin to sweep."""
         once: Oncelery = consumer.app.oncelery
         if every := once.settings.sweep_every:
-            # Workers that were started together need not sweep together.
-            self._timer = consumer.timer.call_repeatedly(every * random.uniform(0.8, 1.2), self._sweep, (once,))  # noqa: S311
+            self._repeat(consumer, every, once.sweep)
+            self._repeat(consumer, max(every, LOOK_EVERY), Orphans(once).restore)
 
     def stop(self, _consumer: Any) -> None:
         """Stop sweeping."""
-        if self._timer:
-            self._timer.cancel()
+        for timer in self._timers:
+            timer.cancel()
+        self._timers = []
 
-    def _sweep(self, once: Oncelery) -> None:
+    def _repeat(self, consumer: Any, every: float, act: Callable[[], object]) -> None:
+        # Workers that were started together need not sweep together.
+        pace = every * random.uniform(0.8, 1.2)  # noqa: S311
+        self._timers.append(consumer.timer.call_repeatedly(pace, self._attempt, (consumer, act)))
+
+    def _attempt(self, consumer: Any, act: Callable[[], object]) -> None:
         try:
-            sweep(once, once.ledger)
-        except (OnceleryError, OperationalError) as error:
+            act()
+        except (OnceleryError, OperationalError, *consumer.connection_errors) as error:
             _logger.warning("could not sweep: %s", error)

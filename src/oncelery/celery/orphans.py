@@ -1,0 +1,85 @@
+"""Messages that nobody will acknowledge: their job has ended, but its worker died before it could say so to Celery.
+
+RabbitMQ delivers such a message again at once, and the worker that gets it replays the result: to the result backend,
+the chain, the callbacks. The Redis transport would keep it for its visibility timeout, which is an hour.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from time import monotonic, time
+from typing import TYPE_CHECKING, Any
+
+from kombu.utils.json import loads
+
+from oncelery.celery.publishing import job_id
+from oncelery.celery.task import PARKED, IdempotentTask
+
+if TYPE_CHECKING:
+    from oncelery.celery.extension import Oncelery
+
+#: How often a worker looks, in seconds. What it finds twice in a row is an orphan: to acknowledge takes milliseconds.
+LOOK_EVERY = 5.0
+
+#: How many messages it looks at; where there are more, each worker begins at another place.
+PAGE = 100
+
+#: How long a worker leaves a message alone that it has put back, in seconds: it may be waiting behind a long task.
+PAUSE = 120.0
+
+
+class Orphans:
+    """Puts orphans back into their queues. To put back too many does no harm: each is answered with the result."""
+
+    def __init__(self, once: Oncelery) -> None:
+        self._once = once
+        self._suspects: set[str] = set()
+        self._restored: dict[str, float] = {}
+
+    def restore(self) -> int:
+        """Put back what was an orphan at the last look and still is; answer how many."""
+        now = monotonic()
+        self._restored = {tag: at for tag, at in self._restored.items() if now - at < PAUSE}
+        with self._once.app.connection_for_read() as connection:
+            channel = connection.default_channel
+            if not hasattr(channel, "unacked_index_key"):
+                return 0
+            found = {tag for tag, headers in _delivered(channel) if tag not in self._restored and self._over(headers)}
+            orphans = found & self._suspects
+            for tag in orphans:
+                channel.qos.restore_by_tag(tag)
+                self._restored[tag] = now
+        self._suspects = found - orphans
+        return len(orphans)
+
+    def _over(self, headers: Mapping[str, Any]) -> bool:
+        """Whether the message's work is done, so that whoever holds it should have acknowledged it."""
+        task = self._once.app.tasks.get(headers.get("task"))
+        if not isinstance(task, IdempotentTask):
+            return False
+        if (eta := headers.get("eta")) and datetime.fromisoformat(eta) > datetime.now(UTC) - timedelta(
+            seconds=LOOK_EVERY
+        ):
+            # It waits in a worker's memory, as it should.
+            return False
+        if PARKED in headers:
+            return True
+        job = self._once.ledger.get(job_id(task, headers["id"], headers.get("replaced_task_nesting")))
+        return job is not None and not job.state.live
+
+
+def _delivered(channel: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Read a page of what workers have been given some time ago and not yet acknowledged."""
+    with channel.conn_or_acquire() as client:
+        until = time() - LOOK_EVERY
+        there = client.zcount(channel.unacked_index_key, 0, until)
+        first = random.randrange(there) if there > PAGE else 0  # noqa: S311 - spreads the workers
+        tags = client.zrangebyscore(channel.unacked_index_key, 0, until, start=first, num=PAGE)
+        if not tags:
+            return
+        for tag, written in zip(tags, client.hmget(channel.unacked_key, tags), strict=True):
+            if written:
+                message, _exchange, _routing_key = loads(written.decode())
+                yield tag.decode(), message["headers"]
