@@ -1,0 +1,39 @@
+"""Scenes for faults: one for each test, or one for all tests of a module that leave it as they found it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import pytest
+
+from faults.brokers import Broker
+from faults.scene import Scene, scene_of
+from oncelery.testing.servers import ValkeyServer
+
+Setting = Callable[..., AbstractContextManager[Scene]]
+
+
+@pytest.fixture
+def setting(tmp_path: Path, valkey: ValkeyServer) -> Setting:
+    """Give what sets a scene, with its ledger and results on the Valkey that all tests share."""
+
+    @contextmanager
+    def set_scene(broker: Broker, *, store: str = "", lease: float = 2.0, **settings: object) -> Iterator[Scene]:
+        with scene_of(
+            tmp_path, broker=broker, store=store or valkey.url, results=valkey.url, lease=lease, **settings
+        ) as scene:
+            yield scene
+        for worker in scene.workers.started:
+            sys.stdout.write(f"{worker.log_file}:\n{worker.log}\n")
+
+    return set_scene
+
+
+@pytest.fixture
+def scene(broker: Broker, setting: Setting) -> Iterator[Scene]:
+    """Give a scene on each of Celery's brokers in turn."""
+    with setting(broker) as scene:
+        yield scene
