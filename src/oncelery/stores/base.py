@@ -93,7 +93,8 @@ class Store(Protocol):
 
         Complete: the result is kept byte for byte; the body goes. Bury and Cancel: the error or reason is kept.
         Release: to `past` and queued again, not before its delay, with another body if one is given (it reaches the
-        worker in `Granted.body`); a handback gives its attempt back; a crash is counted in `crashes`. If a cancel is requested, the job is Cancelled instead, with the request's reason.
+        worker in `Granted.body`); a handback gives its attempt back; a crash is counted in `crashes`. If a cancel is
+        requested, the job is Cancelled instead, with the request's reason.
         Whatever ends the job lets the one that trails it begin (`Settled.next_id`).
         """
 

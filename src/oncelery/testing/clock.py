@@ -12,6 +12,7 @@ class FakeClock:
         self.now = now
 
     def __call__(self) -> datetime:
+        """Tell the time."""
         return self.now
 
     def advance(self, *, seconds: float = 0, hours: float = 0, days: float = 0) -> None:
