@@ -12,6 +12,8 @@ import os
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +21,13 @@ import msgspec
 from billiard.process import current_process
 from celery import bootsteps
 from celery.worker.consumer.tasks import Tasks
+from kombu.exceptions import OperationalError
 
+from oncelery.celery.publishing import publish_again
 from oncelery.codec import decode, encode
 from oncelery.errors import OnceleryError
-from oncelery.job import Lease
+from oncelery.job import Cause, Lease, State
+from oncelery.settlement import Release
 
 if TYPE_CHECKING:
     from oncelery.celery.extension import Oncelery
@@ -37,8 +42,19 @@ SIZE = 4096
 #: How often the parent looks at its children, in seconds.
 LOOK_EVERY = 0.25
 
-#: When the lease was last renewed (by a clock that all processes of a machine share), and its length as JSON.
-_HEAD = struct.Struct("<di")
+#: When the lease was last renewed (by a clock that all processes of a machine share), by whom it is held, and its
+#: length as JSON.
+_HEAD = struct.Struct("<dii")
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A lease on the board."""
+
+    place: int
+    renewed_at: float
+    pid: int
+    lease: Lease
 
 
 class Board:
@@ -47,52 +63,59 @@ class Board:
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, SLOTS * SIZE)
         self._parent = os.getpid()
+        #: Jobs whose children the parent has ended, because it stops or has lost its connection.
+        self.interrupted: set[str] = set()
 
     @contextmanager
     def show(self, lease: Lease) -> Iterator[None]:
-        """Show a lease to the parent while it is held."""
-        place = self._place()
-        if place is None:
-            yield
-            return
+        """Show a lease to the parent while it is held; inside another one, in place of that."""
+        place, pid = self._place(), os.getpid()
         written = encode(lease)
-        if len(written) > SIZE - _HEAD.size:
+        if place is None or len(written) > SIZE - _HEAD.size:
             yield
             return
+        before = self._memory[place : place + SIZE]
         # The length goes last, so that a parent that looks meanwhile sees nothing rather than half a lease.
+        _HEAD.pack_into(self._memory, place, 0.0, pid, 0)
         self._memory[place + _HEAD.size : place + _HEAD.size + len(written)] = written
-        _HEAD.pack_into(self._memory, place, monotonic(), len(written))
+        _HEAD.pack_into(self._memory, place, monotonic(), pid, len(written))
         try:
             yield
         finally:
-            _HEAD.pack_into(self._memory, place, 0.0, 0)
+            _HEAD.pack_into(self._memory, place, 0.0, pid, 0)
+            # Not what a dead child left there.
+            if _HEAD.unpack_from(before)[1] == pid:
+                self._memory[place : place + SIZE] = before
 
     def renewed(self) -> None:
         """Tell the parent that this child has renewed its lease itself."""
         place = self._place()
         if place is not None:
-            _, length = _HEAD.unpack_from(self._memory, place)
-            _HEAD.pack_into(self._memory, place, monotonic(), length)
+            _, pid, length = _HEAD.unpack_from(self._memory, place)
+            _HEAD.pack_into(self._memory, place, monotonic(), pid, length)
 
-    def held(self) -> Iterator[tuple[float, Lease]]:
-        """Read what the children hold, each with the time of its last renewal."""
+    def held(self) -> Iterator[Held]:
+        """Read what the children hold."""
         for place in range(0, SLOTS * SIZE, SIZE):
-            renewed_at, length = _HEAD.unpack_from(self._memory, place)
+            renewed_at, pid, length = _HEAD.unpack_from(self._memory, place)
             if length:
                 # A child that is writing just now is read on the next look.
                 with suppress(msgspec.DecodeError):
                     written = self._memory[place + _HEAD.size : place + _HEAD.size + length]
-                    yield renewed_at, decode(written, Lease)
+                    yield Held(place, renewed_at, pid, decode(written, Lease))
 
     def take_down(self, job_id: str) -> Lease | None:
         """Take the lease of a job whose child is dead."""
-        for place in range(0, SLOTS * SIZE, SIZE):
-            _, length = _HEAD.unpack_from(self._memory, place)
-            lease = decode(self._memory[place + _HEAD.size : place + _HEAD.size + length], Lease) if length else None
-            if lease and lease.job_id == job_id:
-                _HEAD.pack_into(self._memory, place, 0.0, 0)
-                return lease
+        for held in self.held():
+            if held.lease.job_id == job_id:
+                self.remove(held)
+                return held.lease
         return None
+
+    def remove(self, held: Held) -> None:
+        """Take a lease down, unless another child shows one in its place by now."""
+        if _HEAD.unpack_from(self._memory, held.place)[1] == held.pid:
+            _HEAD.pack_into(self._memory, held.place, 0.0, 0, 0)
 
     def _place(self) -> int | None:
         index = getattr(current_process(), "index", None)
@@ -106,6 +129,7 @@ class Keeper(bootsteps.StartStopStep):
 
     def __init__(self, consumer: Any, **options: Any) -> None:
         super().__init__(consumer, **options)
+        self._once: Oncelery = consumer.app.oncelery
         self._timer: Any = None
 
     def start(self, consumer: Any) -> None:
@@ -117,15 +141,56 @@ class Keeper(bootsteps.StartStopStep):
         if self._timer:
             self._timer.cancel()
 
+    def shutdown(self, _consumer: Any) -> None:
+        """Hand back what the children held that a cold shutdown has ended, so that others need not wait."""
+        for held in self._once.board.held():
+            if not _is_alive(held.pid):
+                self._let_go(held, Cause.HANDBACK)
+
     def _look(self, consumer: Any) -> None:
         # Billiard hears of a child's death at once only if no later child was forked with the same pipes open, and
         # else looks every five seconds.
         consumer.pool.maintain_pool()
-        once: Oncelery = consumer.app.oncelery
         now = monotonic()
-        late = [held for at, held in once.board.held() if now - at > held.duration.total_seconds() / 2]
+        late = []
+        for held in self._once.board.held():
+            if not _is_alive(held.pid):
+                # The request of a child that the parent has ended itself does not report it.
+                handback = held.lease.job_id in self._once.board.interrupted
+                self._let_go(held, Cause.HANDBACK if handback else Cause.CRASH)
+            elif now - held.renewed_at > held.lease.duration.total_seconds() / 2 and not _is_stopped(held.pid):
+                late.append(held.lease)
         if late:
             try:
-                once.ledger.renew(late)
+                self._once.ledger.renew(late)
             except OnceleryError as error:
                 _logger.warning("could not renew %d leases for children: %s", len(late), error)
+
+    def _let_go(self, held: Held, cause: Cause) -> None:
+        self._once.board.remove(held)
+        self._once.board.interrupted.discard(held.lease.job_id)
+        try:
+            self._once.ledger.settle(held.lease, Release(cause=cause))
+            job = self._once.ledger.get(held.lease.job_id)
+            if job and job.state is State.QUEUED:
+                publish_again(self._once, job, resent=True)
+        except (OnceleryError, OperationalError) as error:
+            # The lease lapses by itself, or the sweeper finds that the message is missing.
+            _logger.warning("could not let go of job %s: %s", held.lease.job_id, error)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether the process is halted by a signal: then it is not at work, however alive. Told on Linux only."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[0] in "Tt"
