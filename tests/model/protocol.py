@@ -1,0 +1,453 @@
+"""Who uses the ledger, step by step, and what may go wrong between any two steps.
+
+Callers reserve and publish; a broker delivers at least once; workers begin, take effect, settle and acknowledge; a
+sweeper publishes again; an operator cancels and revives. Each step gives what the books say after it, what the worker
+that made it is then, and what becomes of a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from .invariants import NAMED, UNNAMED, Claim, Memory, change, judge_ack, judge_answer, judge_run, observe, runs
+from .ledger import BURIED, JOIN, NOBODY, REPLACE, RUNNING, TRAIL, Answered, Ledger, Store
+from .mail import Mail, Post
+
+# What a step is: one that will be made in the end, a fault, or an act of the task, an operator or the calendar.
+PROGRESS, FAULT, ACT = "progress", "fault", "act"
+
+#: The fence of any run that is over.
+OLD = -1
+
+#: Ways to submit without a reservation: a message sent by name; a call that runs under the ledger without a message.
+BY_NAME, CALL = "name", "call"
+
+
+class Bounds(NamedTuple):
+    """How much may happen in one configuration."""
+
+    workers: int = 2
+    #: Any mix of so many faults.
+    faults: int = 3
+    #: Any mix of so many acts: failures and stops of the task, cancels, revivals, days that pass.
+    acts: int = 1
+    #: How each submission of the key comes: reserved ("join", "trail", "replace"), by "name", or as a "call".
+    submissions: tuple[str, ...] = (JOIN,)
+    #: Acknowledging any copy removes the only one in `unacked`; else each delivery has a tag of its own.
+    redis: bool = True
+    #: Copies of one job's message that may wait in the broker.
+    copies: int = 2
+    max_crashes: int = 1
+    #: Buried after a crash, instead of run again.
+    hold: bool = False
+    #: Deliveries without a run before a job is buried; -1: workers do not count them.
+    receipts: int = -1
+    #: Whether a request may arrive after its sender has sent it again.
+    late: bool = False
+    #: Whether an operator may delete dead letters.
+    discards: bool = False
+    #: Whether to count effects.
+    effects: bool = False
+
+
+class Worker(NamedTuple):
+    """A worker, and the message it has: idle, got, noted, body, running, done, settling, ending, or its child dead."""
+
+    phase: str = "idle"
+    job: int = 0
+    holder: int = UNNAMED
+    fence: int = 0
+    #: The broker counts the message as delivered to it. (With Redis, `Mail.unacked` does so for all.)
+    tag: bool = False
+    #: How it settles; or how it ends the message: "reject", "park", "answered", or plainly.
+    how: str = ""
+    #: A request of its own that is still on its way although it has sent it again.
+    late: str = ""
+
+
+IDLE = Worker()
+
+
+class Books(NamedTuple):
+    """All but the workers and the mail."""
+
+    ledger: Ledger
+    #: Where each submission stands: new, reserved, done, joined, gone.
+    callers: tuple[str, ...]
+    acts: int
+    memory: Memory
+
+
+class Step(NamedTuple):
+    """One thing that happens; `broken` names the invariants that it breaks."""
+
+    label: str
+    kind: str
+    books: Books
+    worker: Worker
+    post: Post
+    broken: tuple[str, ...]
+    #: Bits of the jobs whose record no longer names the worker that it named.
+    renamed: int
+
+
+class Protocol:
+    """The steps as they should be. A mutant overrides one of them, or a verb of its store."""
+
+    store_type: type[Store] = Store
+
+    def __init__(self, bounds: Bounds) -> None:
+        self.bounds = bounds
+        self.store = self.store_type()
+        self.store.max_crashes = bounds.max_crashes
+        self.store.hold = bounds.hold
+        self.store.receipts = bounds.receipts
+
+    def start(self) -> tuple[Books, Mail]:
+        n = len(self.bounds.submissions)
+        books = Books(Ledger((None,) * n), ("new",) * n, self.bounds.acts, Memory.of(n))
+        return books, Mail((0,) * n, (False,) * n, self.bounds.redis, self.bounds.copies)
+
+    def settled(self, books: Books) -> bool:
+        """Whether all that was accepted has ended."""
+        if any(record and record.live for record in books.ledger.records) or {"new", "reserved"} & {*books.callers}:
+            return False
+        return all(over or not self.owed(books, job) for job, over in enumerate(books.memory.over))
+
+    def owed(self, books: Books, job: int) -> bool:
+        """Whether the caller was told that its job is accepted. A message sent by name is no more than that."""
+        return books.callers[job] == "done" and self.bounds.submissions[job] in (JOIN, TRAIL, REPLACE)
+
+    # Callers, broker, sweeper, operator, time
+
+    def world_steps(self, books: Books, attended: int, held: int) -> Iterator[Step]:
+        """Give the steps that no worker makes.
+
+        Bits of jobs: `attended`, a live worker is the holder that the record names; `held`, one has the message.
+        """
+        for job in range(len(books.callers)):
+            yield from self.caller_steps(books, job)
+            yield from self.broker_steps(books, job, held=bool(held >> job & 1))
+            if books.ledger.records[job]:
+                yield from self.sweeper_steps(books, job)
+                yield from self.lease_steps(books, job, attended=bool(attended >> job & 1))
+                if books.acts:
+                    yield from self.operator_steps(books, job)
+                    yield from self.calendar_steps(books, job)
+
+    def caller_steps(self, books: Books, job: int) -> Iterator[Step]:
+        phase, way = books.callers[job], self.bounds.submissions[job]
+        if job and books.callers[job - 1] == "new" and not books.ledger.records[job - 1]:
+            return  # they are numbered as they come
+        if phase == "reserved" or (phase == "new" and way == BY_NAME):
+            after = self.call(books, job, "done")
+            yield self.step(f"caller publishes {name(job)}", PROGRESS, books, after, post=("publish", job))
+        elif phase == "new" and way != CALL:
+            ledger, answer = self.store.reserve(books.ledger, job, way)
+            after = books._replace(ledger=ledger)
+            label = f"caller: reserve {name(job)}: {answer.name}"
+            told = "reserved" if answer.name == "Reserved" else "done" if answer.job == job else "joined"
+            broken = judge_answer(books.memory, answer)
+            yield self.step(label, PROGRESS, books, self.call(after, job, told), broken=broken)
+            yield self.step(f"{label}, reply lost", FAULT, books, after)
+        if phase == "reserved" or (phase == "new" and books.ledger.records[job]):
+            yield self.step(f"caller of {name(job)} dies", FAULT, books, self.call(books, job, "gone"))
+
+    def broker_steps(self, books: Books, job: int, *, held: bool) -> Iterator[Step]:
+        yield self.step(f"broker loses a message of {name(job)}", FAULT, books, books, post=("lose", job))
+        label = f"broker delivers {name(job)} again, {'still held' if held else 'unacknowledged'}"
+        yield self.step(label, FAULT if held else PROGRESS, books, books, post=("deliver_again", job))
+
+    def sweeper_steps(self, books: Books, job: int) -> Iterator[Step]:
+        ledger, publish = self.store.due(books.ledger, job)
+        after = books._replace(ledger=ledger)
+        if not publish and ledger != books.ledger:
+            yield self.step(f"sweeper: due: {name(job)} is ended", PROGRESS, books, after)
+        elif publish:
+            label = f"sweeper: due: {name(job)} is published"
+            yield self.step(label, PROGRESS, books, after, post=("publish_if_none_waits", job))
+            # While a message waits in the queue, a further one comes by the slow check only; a fault, to bound it.
+            yield self.step(label, FAULT, books, after, post=("publish_though_one_waits", job))
+
+    def lease_steps(self, books: Books, job: int, *, attended: bool) -> Iterator[Step]:
+        record = books.ledger.get(job)
+        if record.early:
+            after = books._replace(ledger=self.store.ripen(books.ledger, job))
+            yield self.step(f"the time of {name(job)} comes", PROGRESS, books, after)
+        if record.state == RUNNING and not record.lapsed:
+            after = books._replace(ledger=self.store.lapse(books.ledger, job))
+            if attended:
+                after = after._replace(memory=after.memory.scare(job))
+            label = f"the lease of {name(job)} lapses, its holder {'paused' if attended else 'gone'}"
+            yield self.step(label, FAULT if attended else PROGRESS, books, after)
+
+    def operator_steps(self, books: Books, job: int) -> Iterator[Step]:
+        record, ledger, store = books.ledger.get(job), books.ledger, self.store
+        if record.live and not record.cancel_requested:
+            yield from self.operate(books, job, "cancel", store.cancel(ledger, job, force=False))
+        if record.state == RUNNING:
+            yield from self.operate(books, job, "cancel by force", store.cancel(ledger, job, force=True))
+        if record.state == BURIED:
+            yield from self.operate(books, job, "revive", store.revive(ledger, job))
+            if self.bounds.discards:
+                yield from self.operate(books, job, "discard", store.discard(ledger, job))
+
+    def operate(self, books: Books, job: int, verb: str, answered: Answered) -> Iterator[Step]:
+        ledger, answer = answered
+        label = f"operator: {verb} {name(job)}: {answer.name}"
+        unsure = books._replace(ledger=ledger)
+        post: Post = ("publish", job) if answer.name == "Revived" else ()
+        yield self.step(label, ACT, books, unsure._replace(acts=books.acts - 1), post=post, by_hand=True)
+        if ledger != books.ledger:
+            yield self.step(f"{label}, reply lost", FAULT, books, unsure, by_hand=True)
+
+    def calendar_steps(self, books: Books, job: int) -> Iterator[Step]:
+        record, after = books.ledger.get(job), books._replace(acts=books.acts - 1)
+        if record.retained:
+            after = after._replace(ledger=self.store.expire(books.ledger, job))
+            yield self.step(f"the retention of {name(job)} passes", ACT, books, after, by_hand=True)
+        elif not record.live and record.state != BURIED:
+            after = after._replace(ledger=self.store.prune(books.ledger, job))
+            yield self.step(f"the history of {name(job)} passes", ACT, books, after, by_hand=True)
+
+    # Workers
+
+    def worker_steps(self, books: Books, worker: Worker) -> Iterator[Step]:  # noqa: C901 - one case for each phase
+        """Give the steps of one worker, which are named with {w} for it."""
+        match worker.phase:
+            case "idle":
+                yield from self.idle_steps(books, worker)
+            case "got" if self.bounds.receipts >= 0:
+                yield from self.received_steps(books, worker)
+            case "got" | "noted" | "body":
+                yield from self.begin_steps(books, worker)
+            case "running" | "done":
+                yield from self.run_steps(books, worker)
+            case "settling":
+                yield from self.settle_steps(books, worker, worker.how)
+            case "dead":
+                yield from self.settle_steps(books, worker, "crash")
+            case "ending":
+                yield from self.ending_steps(books, worker)
+        if worker.phase != "idle":
+            yield from self.crash_steps(books, worker)
+        if worker.tag:
+            label = f"broker delivers {name(worker.job)} again, still held by {{w}}"
+            then = worker._replace(tag=False)
+            yield self.step(label, FAULT, books, books, worker, then, post=("publish", worker.job))
+        if worker.late:
+            yield self.arrival_step(books, worker)
+
+    def idle_steps(self, books: Books, worker: Worker) -> Iterator[Step]:
+        if worker.late:
+            return
+        for job, way in enumerate(self.bounds.submissions):
+            if way == CALL and books.callers[job] == "new":
+                after = self.call(books, job, "done")
+                yield self.step(f"{{w}} calls {name(job)}", PROGRESS, books, after, worker, Worker("body", job))
+            got = Worker("got", job, tag=not self.bounds.redis)
+            yield self.step(f"{{w}} receives {name(job)}", PROGRESS, books, books, worker, got, post=("receive", job))
+
+    def received_steps(self, books: Books, worker: Worker) -> Iterator[Step]:
+        ledger, answer = self.store.received(books.ledger, worker.job)
+        after = books._replace(ledger=ledger)
+        label = f"{{w}}: received {name(worker.job)}: {answer.name}"
+        then = worker._replace(phase="noted" if answer.name in ("Counted", "Absent") else "ending")
+        yield self.step(label, PROGRESS, books, after, worker, then)
+        unsure = after._replace(memory=after.memory.dud(worker.job))
+        yield self.step(f"{label}, reply lost", FAULT, books, unsure, worker, worker)
+
+    def begin_steps(self, books: Books, worker: Worker) -> Iterator[Step]:
+        request = "begin with body" if worker.phase == "body" else "begin"
+        ledger, answer = self.request(books.ledger, worker, request)
+        match answer.name:
+            case "Granted":
+                then = worker._replace(phase="running", fence=answer.fence)
+            case "Absent":
+                then = worker._replace(phase="body")
+            case "Busy" | "Finished" if answer.job != worker.job and self.bounds.submissions[worker.job] == BY_NAME:
+                then = worker._replace(phase="ending", how="park" if answer.name == "Busy" else "answered")
+            case _:
+                then = worker._replace(phase="ending")
+        broken = judge_answer(books.memory, answer)
+        yield from self.send(books, worker, request, (ledger, answer), then, worker, broken)
+
+    def run_steps(self, books: Books, worker: Worker) -> Iterator[Step]:
+        if worker.phase == "running":
+            yield self.effect_step(books, worker)
+        else:
+            yield from self.settle_steps(books, worker, "complete")
+        if books.acts:
+            after = books._replace(acts=books.acts - 1)
+            for how in ("retry", "handback", "bury"):
+                then = worker._replace(phase="settling", how=how)
+                yield self.step(f"{{w}} is about to settle: {how}", ACT, books, after, worker, then)
+        ledger, answer = self.request(books.ledger, worker, "renew")
+        then = worker
+        if answer.name == "Fenced":
+            then = worker._replace(phase="ending")
+        elif answer.flag:
+            then = worker._replace(phase="settling", how="cancel")
+        broken = judge_run(books.memory, books.ledger, ledger, claim(worker), answer)
+        if then != worker or ledger != books.ledger:
+            yield from self.send(books, worker, "renew", (ledger, answer), then, worker, broken)
+
+    def effect_step(self, books: Books, worker: Worker) -> Step:
+        effects = books.memory.effects + self.bounds.effects
+        after = books._replace(memory=books.memory._replace(effects=effects))
+        label, broken = f"{{w}} takes effect for {name(worker.job)}", "" if worker.fence else "I10"
+        return self.step(label, PROGRESS, books, after, worker, worker._replace(phase="done"), broken=broken)
+
+    def settle_steps(self, books: Books, worker: Worker, how: str) -> Iterator[Step]:
+        ledger, answer = self.request(books.ledger, worker, how)
+        broken = judge_run(books.memory, books.ledger, ledger, claim(worker), answer, how)
+        then = worker._replace(phase="ending", how="reject" if how in ("handback", "crash") else "")
+        unsure = worker if worker.phase == "dead" else worker._replace(phase="settling", how=how)
+        yield from self.send(books, worker, how, (ledger, answer), then, unsure, broken)
+
+    def ending_steps(self, books: Books, worker: Worker) -> Iterator[Step]:
+        """Acknowledge the message; or reject it, so that it comes again; or publish it for later, and acknowledge."""
+        job, idle = worker.job, leave(worker)
+        if worker.how == "reject":
+            yield self.step(
+                f"{{w}} rejects {name(job)}", PROGRESS, books, books, worker, idle, post=self.give_back(worker)
+            )
+        elif worker.how == "park":
+            yield self.step(f"{{w}} parks {name(job)}", PROGRESS, books, books, worker, idle, post=("park", job))
+        else:
+            after, broken = books, ""
+            if worker.how == "answered":  # with another job's result: all that its sender is owed
+                after = books._replace(memory=books.memory.end(job))
+            elif self.bounds.submissions[job] != CALL:
+                broken = judge_ack(books.ledger, books.memory, job)
+            label = f"{{w}} acknowledges {name(job)}"
+            yield self.step(label, PROGRESS, books, after, worker, idle, post=("acknowledge", job), broken=broken)
+
+    def crash_steps(self, books: Books, worker: Worker) -> Iterator[Step]:
+        job, memory = worker.job, books.memory
+        if worker.phase != "dead" and runs(memory, books.ledger, claim(worker)):
+            memory = memory.wreck(job)
+        elif worker.phase in ("got", "noted", "body") and self.bounds.receipts >= 0:
+            memory = memory.dud(job)
+        broken = "I6" if memory.wrecks[job] > self.bounds.max_crashes + 1 else ""
+        after = books._replace(memory=memory)
+        label = f"{who(worker)} dies ({worker.phase})"
+        # Redis keeps the message in `unacked` until a timeout; RabbitMQ sees the connection close.
+        post = () if self.bounds.redis else self.give_back(worker)
+        yield self.step(label, FAULT, books, after, worker, leave(worker), post=post, broken=broken)
+        if worker.phase in ("running", "done", "settling"):
+            child = worker._replace(phase="dead", how="")
+            yield self.step(f"{{w}}'s child dies ({worker.phase})", FAULT, books, after, worker, child, broken=broken)
+
+    # Requests to the store
+
+    def request(self, ledger: Ledger, worker: Worker, request: str) -> Answered:
+        job, fence, holder = worker.job, worker.fence, worker.holder
+        match request:
+            case "begin" | "begin with body":
+                empty = self.bounds.submissions[job] == CALL
+                return self.store.begin(ledger, job, holder, body=request != "begin", empty=empty)
+            case "renew":
+                return self.store.renew(ledger, job, fence, holder)
+            case how:
+                return self.store.settle(ledger, job, fence, holder, how)
+
+    def send(  # noqa: PLR0917 - what is sent, and what follows if it is answered or not
+        self, books: Books, worker: Worker, request: str, answered: Answered, then: Worker, unsure: Worker, broken: str
+    ) -> Iterator[Step]:
+        """Give a request with its answer; without it, so that it is sent again; and with it still on its way."""
+        ledger, answer = answered
+        after = books._replace(ledger=ledger)
+        label = f"{who(worker)}: {request} {name(worker.job)}: {answer.name}"
+        yield self.step(label, PROGRESS, books, after, worker, then, broken=broken)
+        if ledger != books.ledger:
+            yield self.step(f"{label}, reply lost", FAULT, books, after, worker, unsure, broken=broken)
+        if self.bounds.late and not worker.late:
+            label = f"{who(worker)}: {request} {name(worker.job)}: no answer, still on its way"
+            yield self.step(label, FAULT, books, books, worker, unsure._replace(late=request))
+
+    def arrival_step(self, books: Books, worker: Worker) -> Step:
+        """Let a request arrive that its sender has sent again; nobody waits for the answer."""
+        ledger, answer = self.request(books.ledger, worker, worker.late)
+        after = books._replace(ledger=ledger)
+        if ledger != books.ledger and answer.name == "Granted" and worker.phase not in ("got", "noted", "body"):
+            # A run that nobody makes: to the ledger the same as one that crashed.
+            after = after._replace(memory=after.memory.scare(worker.job))
+        then = IDLE if worker.phase == "idle" else worker._replace(late="")
+        label = f"{who(worker)}'s late {worker.late} {name(worker.job)} arrives: {answer.name}"
+        return self.step(label, PROGRESS, books, after, worker, then)
+
+    # What steps share
+
+    def step(  # noqa: PLR0917 - before and after, of the books and of the worker
+        self,
+        label: str,
+        kind: str,
+        books: Books,
+        after: Books,
+        worker: Worker = IDLE,
+        then: Worker = IDLE,
+        *,
+        post: Post = (),
+        broken: str = "",
+        by_hand: bool = False,
+    ) -> Step:
+        """Complete a step: hold it against the invariants, and name the holder anew if another has become it."""
+        renamed, found = 0, {broken} - {""}
+        if after.ledger is not books.ledger:
+            by_holder = runs(books.memory, books.ledger, claim(worker))
+            memory, seen = observe(after.memory, books.ledger, after.ledger, by_hand=by_hand, by_holder=by_holder)
+            ledger, then, renamed = rename(books.ledger, after.ledger, then)
+            after, found = after._replace(ledger=ledger, memory=memory), found | seen
+        if then.phase in ("idle", "ending") and not then.late:
+            if NAMED in (then.holder, worker.holder) and not renamed >> worker.job & 1:
+                after = after._replace(ledger=forget_holder(after.ledger, worker.job))
+            then = IDLE if then.phase == "idle" else then._replace(holder=UNNAMED, fence=0)
+        return Step(label, kind, after, then, post, tuple(sorted(found)), renamed)
+
+    def call(self, books: Books, job: int, phase: str) -> Books:
+        return books._replace(callers=change(books.callers, job, phase))
+
+    def give_back(self, worker: Worker) -> Post:
+        return ("give_back", worker.job) if worker.tag or self.bounds.redis else ()
+
+
+def rename(before: Ledger, after: Ledger, worker: Worker) -> tuple[Ledger, Worker, int]:
+    """Name the worker that was granted a job; give the bits of the jobs whose holder is no longer who it was."""
+    renamed = 0
+    for job, (old, new) in enumerate(zip(before.records, after.records, strict=True)):
+        if new and new.holder == UNNAMED:
+            after = after.put(job, new._replace(holder=NAMED))
+            worker = worker._replace(holder=NAMED)
+            renamed |= 1 << job
+        elif old and old.holder == NAMED and (new is None or new.holder == NOBODY):
+            worker = unnamed(worker) if worker.job == job else worker
+            renamed |= 1 << job
+    return after, worker, renamed
+
+
+def unnamed(worker: Worker) -> Worker:
+    """Give the worker whom the record no longer names. Its fence is an old one, whichever that was."""
+    return worker._replace(holder=UNNAMED, fence=OLD if worker.fence else 0)
+
+
+def forget_holder(ledger: Ledger, job: int) -> Ledger:
+    """Forget a name that nobody bears any more: no worker will ever say it again."""
+    return ledger.put(job, ledger.get(job)._replace(holder=NOBODY))
+
+
+def leave(worker: Worker) -> Worker:
+    return worker._replace(phase="idle", tag=False, how="") if worker.late else IDLE
+
+
+def claim(worker: Worker) -> Claim:
+    return Claim(worker.job, worker.fence, worker.holder)
+
+
+def who(worker: Worker) -> str:
+    return "{w}'s parent" if worker.phase == "dead" else "{w}"
+
+
+def name(job: int) -> str:
+    return f"J{job + 1}"
