@@ -24,13 +24,13 @@ def _bell() -> int:
     return os.open(os.environ["BENCH_BELL"], os.O_WRONLY)
 
 
-@app.task(acks_late=True, reject_on_worker_lost=True)
+@app.task(acks_late=True, reject_on_worker_lost=True, shared=False)
 def plain(_number: int, _text: str) -> None:
     """Do nothing, as Celery does it with the same care for its message."""
     os.write(_bell(), b".")
 
 
-@once.task(key="_number")
+@once.task(key="_number", shared=False)
 def guarded(_number: int, _text: str) -> None:
     """Do nothing, once for each number."""
     os.write(_bell(), b".")
