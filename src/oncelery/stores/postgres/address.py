@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -45,16 +46,23 @@ class Address:
         pgbouncer = _boolean("pgbouncer", query.pop("pgbouncer", "false"))
         connections = _number("connections", query.pop("connections", str(DEFAULT_CONNECTIONS)))
         conninfo = urlunsplit(parts._replace(query=urlencode(query, quote_via=quote)))
-        try:
-            known = conninfo_to_dict(conninfo)
-        except psycopg.Error:
-            # Neither shown nor chained: what cannot be read as a host or a port may be a part of the password.
-            raise ConfigurationError(
-                "this is no PostgreSQL URL: write postgresql://user:password@host:5432/database, "
-                "with %-escapes for special characters in the password"
-            ) from None
-        options = _options(known, pgbouncer=pgbouncer)
+        options = _options(_read(conninfo), pgbouncer=pgbouncer)
         return cls(conninfo=conninfo, options=options, migrate=migrate, connections=connections)
+
+
+def _read(conninfo: str) -> Mapping[str, object]:
+    # Neither shown nor chained: what cannot be read as a host or a port may be a part of the password.
+    unreadable = ConfigurationError(
+        "this is no PostgreSQL URL: write postgresql://user:password@host:5432/database, "
+        "with %-escapes for special characters in the password"
+    )
+    try:
+        known = conninfo_to_dict(conninfo)
+    except psycopg.Error:
+        raise unreadable from None
+    if not re.fullmatch(r"[0-9,]*", str(known.get("port", ""))):
+        raise unreadable
+    return known
 
 
 def _options(known: Mapping[str, object], *, pgbouncer: bool) -> dict[str, object]:

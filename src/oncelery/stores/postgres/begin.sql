@@ -7,7 +7,7 @@ CREATE OR REPLACE FUNCTION begin(
   p_retention interval, p_history interval, p_safe boolean,
   p_holder text, p_worker text, p_lease interval, p_max_crashes integer, p_hold boolean, p_now timestamptz,
   OUT answer text, OUT job jobs
-) LANGUAGE plpgsql SET search_path FROM CURRENT SET lock_timeout = '5s' AS $$
+) LANGUAGE plpgsql SET search_path FROM CURRENT SET enable_seqscan = off SET lock_timeout = '5s' AS $$
 DECLARE
   now timestamptz;
   v_known boolean;

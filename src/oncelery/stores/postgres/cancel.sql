@@ -2,7 +2,7 @@
 -- in: id, reason, force, now (null = server clock)     out: one row: the answer's name, and the job
 CREATE OR REPLACE FUNCTION cancel(
   p_id text, p_reason text, p_force boolean, p_now timestamptz, OUT answer text, OUT job jobs
-) LANGUAGE plpgsql SET search_path FROM CURRENT SET lock_timeout = '5s' AS $$
+) LANGUAGE plpgsql SET search_path FROM CURRENT SET enable_seqscan = off SET lock_timeout = '5s' AS $$
 DECLARE
   now timestamptz;
 BEGIN

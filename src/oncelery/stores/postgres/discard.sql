@@ -1,7 +1,7 @@
 -- discard: buried -> (absent)
 -- in: id, now (null = server clock)     out: one row: the answer's name, and the job
 CREATE OR REPLACE FUNCTION discard(p_id text, p_now timestamptz, OUT answer text, OUT job jobs)
-LANGUAGE plpgsql SET search_path FROM CURRENT SET lock_timeout = '5s' AS $$
+LANGUAGE plpgsql SET search_path FROM CURRENT SET enable_seqscan = off SET lock_timeout = '5s' AS $$
 DECLARE
   now timestamptz;
 BEGIN

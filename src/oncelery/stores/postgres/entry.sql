@@ -1,7 +1,10 @@
 -- One job, and each way it can change: what the verbs are made of. Each changes rows that its verb has locked.
 --
 -- Locks are taken in one order, so that no two verbs wait for each other: the key (an advisory lock, which also stands
--- for a key that has no job yet), then rows. renew, due and prune take rows only, and skip those that are locked.
+-- for a key that has no job yet), then rows. renew, due and prune take rows only.
+--
+-- No verb may scan the table: a session that planned it so while the ledger was nearly empty would go on doing so when it
+-- is full. Hence enable_seqscan = off.
 
 -- How long a message may be under way, and when to publish again whatever the signs: as in stores/base.py.
 CREATE OR REPLACE FUNCTION publish_grace() RETURNS interval LANGUAGE sql IMMUTABLE RETURN interval '10 seconds';

@@ -1,7 +1,7 @@
 -- last: the newest job of this key, if it is readable
 -- in: key, now (null = server clock)     out: one row, or none
 CREATE OR REPLACE FUNCTION last(p_key text, p_now timestamptz) RETURNS SETOF jobs
-LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
+LANGUAGE plpgsql STABLE SET search_path FROM CURRENT SET enable_seqscan = off AS $$
 DECLARE
   now timestamptz := coalesce(p_now, clock_timestamp());
 BEGIN

@@ -2,7 +2,7 @@
 -- in: id, limit, now (null = server clock)     out: one row: the answer's name, how many were counted, and the job
 CREATE OR REPLACE FUNCTION received(
   p_id text, p_limit integer, p_now timestamptz, OUT answer text, OUT counted integer, OUT job jobs
-) LANGUAGE plpgsql SET search_path FROM CURRENT SET lock_timeout = '5s' AS $$
+) LANGUAGE plpgsql SET search_path FROM CURRENT SET enable_seqscan = off SET lock_timeout = '5s' AS $$
 DECLARE
   now timestamptz;
 BEGIN

@@ -4,7 +4,7 @@
 CREATE OR REPLACE FUNCTION record(
   p_id text, p_holder text, p_fence bigint, p_progress json, p_step text, p_value bytea, p_now timestamptz,
   OUT answer text, OUT cancel_requested boolean, OUT state text
-) LANGUAGE plpgsql SET search_path FROM CURRENT SET lock_timeout = '5s' AS $$
+) LANGUAGE plpgsql SET search_path FROM CURRENT SET enable_seqscan = off SET lock_timeout = '5s' AS $$
 DECLARE
   now timestamptz := coalesce(p_now, clock_timestamp());
 BEGIN

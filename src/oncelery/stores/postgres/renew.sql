@@ -7,7 +7,7 @@
 CREATE OR REPLACE FUNCTION renew(
   p_ids text[], p_holders text[], p_fences bigint[], p_durations interval[], p_now timestamptz,
   OUT ours boolean[], OUT untils timestamptz[], OUT cancels boolean[], OUT states text[]
-) LANGUAGE plpgsql SET search_path FROM CURRENT SET lock_timeout = '1s' AS $$
+) LANGUAGE plpgsql SET search_path FROM CURRENT SET enable_seqscan = off SET lock_timeout = '1s' AS $$
 DECLARE
   now timestamptz := coalesce(p_now, clock_timestamp());
   lease record;

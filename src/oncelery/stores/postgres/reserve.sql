@@ -4,7 +4,7 @@ CREATE OR REPLACE FUNCTION reserve(
   p_id text, p_key text, p_task text, p_body bytea, p_digest text, p_scope text, p_queue text, p_caller text,
   p_delay interval, p_retention interval, p_history interval, p_safe boolean, p_on_duplicate text, p_now timestamptz,
   OUT answer text, OUT job jobs
-) LANGUAGE plpgsql SET search_path FROM CURRENT SET lock_timeout = '5s' AS $$
+) LANGUAGE plpgsql SET search_path FROM CURRENT SET enable_seqscan = off SET lock_timeout = '5s' AS $$
 DECLARE
   now timestamptz;
   front jobs;

@@ -3,7 +3,7 @@
 -- out: one row: the answer's name, and the job; of Existing the one that has its key
 CREATE OR REPLACE FUNCTION revive(
   p_id text, p_body bytea, p_now timestamptz, OUT answer text, OUT job jobs
-) LANGUAGE plpgsql SET search_path FROM CURRENT SET lock_timeout = '5s' AS $$
+) LANGUAGE plpgsql SET search_path FROM CURRENT SET enable_seqscan = off SET lock_timeout = '5s' AS $$
 DECLARE
   now timestamptz;
   other jobs;

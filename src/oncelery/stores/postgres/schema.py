@@ -33,7 +33,7 @@ class Version:
 
 def required() -> Version:
     """Tell what this version of the package needs."""
-    return Version(len(_migrations()), REVISION)
+    return Version(len(migrations()), REVISION)
 
 
 def installed(connection: psycopg.Connection[Any], schema: str) -> Version:
@@ -88,7 +88,7 @@ def _prepare(connection: psycopg.Connection[Any], schema: str) -> None:
 
 def _apply(connection: psycopg.Connection[Any], have: Version) -> None:
     need = required()
-    for migration in _migrations()[have.migration :]:
+    for migration in migrations()[have.migration :]:
         connection.execute(migration.read_bytes())
     if have.revision < need.revision:
         for function in functions():
@@ -104,7 +104,8 @@ def functions() -> list[Traversable]:
     return sorted(_sql_files(_FOLDER), key=lambda file: (file.name != "entry.sql", file.name))
 
 
-def _migrations() -> list[Traversable]:
+def migrations() -> list[Traversable]:
+    """List the files of the migrations, the oldest first."""
     return sorted(_sql_files(_FOLDER / "migrations"), key=lambda file: file.name)
 
 

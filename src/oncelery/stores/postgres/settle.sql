@@ -6,7 +6,7 @@ CREATE OR REPLACE FUNCTION settle(
   p_settlement text, p_result bytea, p_reason text, p_error json, p_cause text, p_delay interval, p_body bytea,
   p_now timestamptz,
   OUT answer text, OUT state text, OUT next_id text
-) LANGUAGE plpgsql SET search_path FROM CURRENT SET lock_timeout = '5s' AS $$
+) LANGUAGE plpgsql SET search_path FROM CURRENT SET enable_seqscan = off SET lock_timeout = '5s' AS $$
 DECLARE
   now timestamptz;
   job jobs;

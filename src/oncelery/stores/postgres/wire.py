@@ -7,6 +7,7 @@ import struct
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from psycopg import DataError
 from psycopg.adapt import Buffer, Dumper, Loader
 from psycopg.postgres import types
 from psycopg.pq import Format
@@ -70,7 +71,10 @@ class _DurationDumper(Dumper):
     oid = types["interval"].oid
 
     def dump(self, obj: timedelta) -> bytes:
-        return struct.pack("!qii", obj // timedelta(microseconds=1), 0, 0)
+        try:
+            return struct.pack("!qii", obj // timedelta(microseconds=1), 0, 0)
+        except struct.error as error:
+            raise DataError(f"no time is so long: {obj}") from error
 
 
 class _TimeLoader(Loader):
