@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+#: The worlds in which guarded tasks are tried.
+pytest_plugins = ["guarded.fixtures"]
+
 # The conformance suite is imported, not collected; without this a failed assert in it would not show its values.
 pytest.register_assert_rewrite("oncelery.testing.conformance")
 

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import secrets
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from time import monotonic, sleep
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from oncelery.answers import Absent, Buried, Busy, Cancelled, Fenced, Finished, Granted, Later, Settled
-from oncelery.errors import StoreUnavailableError
+from oncelery.errors import OnceleryError
 from oncelery.failpoints import failpoint
 from oncelery.heartbeat import Heartbeat
 from oncelery.job import Lease, Submission
 from oncelery.ledger import Ledger
 from oncelery.policy import Policy
-from oncelery.run import Run, running
+from oncelery.run import Run, insist, running
 from oncelery.settlement import Outcome, Settlement, decide
-
-_logger = logging.getLogger("oncelery")
-T = TypeVar("T")
-
-#: How long a worker waits for a store that is away, in seconds: an outcome at hand is worth waiting for.
-PATIENCE = 300.0
 
 
 class Call(Protocol):
@@ -74,11 +65,21 @@ def execute(
     failpoint("before-settle")
     settlement = decide(outcome, call.policy, granted.lease, jitter=random.random())  # noqa: S311 - a delay, no secret
     # Settle before the ack: a crash between the two redelivers, and begin() then answers Finished.
-    answer = insist(lambda: ledger.settle(granted.lease, settlement))
+    answer = _settle(ledger, granted.lease, settlement)
     failpoint("after-settle")
     if isinstance(answer, Fenced):
         return Superseded(granted.lease, answer)
     return Ended(run, outcome, settlement, answer)
+
+
+def _settle(ledger: Ledger, lease: Lease, settlement: Settlement) -> Settled | Fenced:
+    try:
+        return insist(lambda: ledger.settle(lease, settlement))
+    except OnceleryError:
+        raise
+    except Exception:  # noqa: BLE001 - whatever it was, the outcome is at hand
+        # A soft time limit can strike here as well; unsettled, the job would be run again.
+        return insist(lambda: ledger.settle(lease, settlement))
 
 
 def _begin(ledger: Ledger, call: Call) -> Granted | Finished | Buried | Busy | Later | Cancelled:
@@ -94,18 +95,3 @@ def _begin(ledger: Ledger, call: Call) -> Granted | Finished | Buried | Busy | L
         answer = insist(lambda: begin(body))
     assert not isinstance(answer, Absent)  # noqa: S101 - with a body at hand, an unknown job is accepted
     return answer
-
-
-def insist(ask: Callable[[], T]) -> T:
-    """Ask until the store answers. Every verb may be repeated, and a run whose outcome is unknown must not be acked."""
-    deadline = monotonic() + PATIENCE
-    pause = 0.1
-    while True:
-        try:
-            return ask()
-        except StoreUnavailableError as error:
-            if monotonic() > deadline:
-                raise
-            _logger.warning("the store does not answer, asking again in %.1f s: %s", pause, error)
-        sleep(pause * (1 + random.random()))  # noqa: S311 - spreads the workers that wait
-        pause = min(pause * 2, 5.0)

@@ -70,6 +70,7 @@ class Policy:
         _require(self.history >= self.retention, "history must be at least as long as retention", self.history)
         _require(self.max_attempts >= 1, "max_attempts must be at least 1", self.max_attempts)
         _require(self.max_crashes >= 0, "max_crashes cannot be negative", self.max_crashes)
+        _require(isinstance(self.backoff, Backoff), "backoff must be a Backoff", self.backoff)
         takeover = self.on_takeover in ("rerun", "hold") or callable(self.on_takeover)
         _require(takeover, 'on_takeover must be "rerun", "hold" or a callable', self.on_takeover)
 
@@ -80,6 +81,12 @@ def _time(name: str, value: timedelta | float) -> timedelta:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ConfigurationError(f"{name} must be a timedelta or a number of seconds, not {value!r}")
     return timedelta(seconds=value)
+
+
+def _count(name: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ConfigurationError(f"{name} must be a whole number, not {value!r}")
+    return value
 
 
 def _errors(name: str, value: object) -> tuple[type[BaseException], ...]:
@@ -104,6 +111,8 @@ _READ: dict[str, Callable[[str, Any], Any]] = {
     "retention": _time,
     "lease": _time,
     "history": _time,
+    "max_attempts": _count,
+    "max_crashes": _count,
     "retry_on": _errors,
     "bury_on": _errors,
     "on_duplicate": _word(OnDuplicate),

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+import logging
+import random
 import secrets
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from time import monotonic
+from time import monotonic, sleep
 from typing import ParamSpec, TypeVar
 
 from oncelery.answers import Fenced, Granted, RecordAnswer, RenewAnswer, Renewed
 from oncelery.codec import decode, encode
-from oncelery.errors import JobCancelledError, LeaseLostError
+from oncelery.errors import JobCancelledError, LeaseLostError, StoreUnavailableError
 from oncelery.job import Lease, Progress, Submission
 from oncelery.ledger import Ledger
 from oncelery.policy import Policy
+from oncelery.settlement import Postponed
 from oncelery.stores.memory import MemoryStore
 
 P = ParamSpec("P")
@@ -24,6 +27,11 @@ T = TypeVar("T")
 
 #: Progress of the same stage is written at most this often, in seconds; a tight loop must not flood the store.
 PROGRESS_EVERY = 0.5
+
+#: How long a worker waits for a store that is away, in seconds: an outcome at hand is worth waiting for.
+PATIENCE = 300.0
+
+_logger = logging.getLogger("oncelery")
 
 _current: ContextVar[Run | None] = ContextVar("oncelery_run", default=None)
 
@@ -51,6 +59,21 @@ def running(run: Run) -> Iterator[None]:
         _current.reset(token)
 
 
+def insist(ask: Callable[[], T]) -> T:
+    """Ask until the store answers. Every verb may be repeated, and a run whose outcome is unknown must not be acked."""
+    deadline = monotonic() + PATIENCE
+    pause = 0.1
+    while True:
+        try:
+            return ask()
+        except StoreUnavailableError as error:
+            if monotonic() > deadline:
+                raise
+            _logger.warning("the store does not answer, asking again in %.1f s: %s", pause, error)
+        sleep(pause * (1 + random.random()))  # noqa: S311 - spreads the workers that wait
+        pause = min(pause * 2, 5.0)
+
+
 class Run:
     """One begin-to-settle of a job."""
 
@@ -58,9 +81,11 @@ class Run:
         self.lease = lease
         #: An earlier run of this job ended without a word: its effect may have happened.
         self.recovered = recovered
-        #: What is to be done once this run has released its job, and the body it then goes on with.
+        #: The retry that the task has asked for, and what publishes it once this run has released its job.
+        self.postponed: Postponed | None = None
         self.afterwards: Callable[[], object] | None = None
-        self.next_body: bytes | None = None
+        #: What replaces the task, as it is recorded in place of a result.
+        self.replacement: bytes | None = None
         self._ledger = ledger
         self._steps = dict(steps)
         self._lost = False
@@ -102,7 +127,8 @@ class Run:
         self.raise_if_cancelled()
         value = fn(*args, **kwargs)
         written = encode(value)
-        self._heed(self._ledger.record(self.lease, step=(name, written)))
+        # The step is done: worth waiting for a store that is away, or it would be done again.
+        self._heed(insist(lambda: self._ledger.record(self.lease, step=(name, written))))
         self._steps[name] = written
         return value
 
@@ -115,7 +141,11 @@ class Run:
             return
         self._progress = (monotonic(), stage)
         progress = Progress(done=done, total=total, stage=stage, message=message)
-        self._heed(self._ledger.record(self.lease, progress=progress))
+        try:
+            self._heed(self._ledger.record(self.lease, progress=progress))
+        except StoreUnavailableError as error:
+            # Nobody sees it, but nothing depends on it.
+            _logger.warning("could not record the progress of job %s: %s", self.job_id, error)
         self.raise_if_cancelled()
 
     def raise_if_cancelled(self) -> None:
@@ -140,6 +170,11 @@ class Run:
     def lost(self) -> bool:
         """Whether another run is known to have taken over."""
         return self._lost
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the job is known to have been asked to end."""
+        return self._cancelled
 
     def _heed(self, answer: RecordAnswer) -> None:
         if isinstance(answer, Fenced):

@@ -13,13 +13,16 @@ from oncelery.policy import Policy
 #: `oncelery_lease = 10` in the app's configuration (so CELERY_ONCELERY_LEASE in Django), or ONCELERY_LEASE=10.
 PREFIX = "oncelery_"
 
+#: What the environment, which has nothing but text, means as numbers.
+NUMBERS = frozenset({"sweep_every", "max_received", "retention", "lease", "history", "max_attempts", "max_crashes"})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """What holds for the whole app."""
 
-    #: Where the ledger is kept: a URL for `open_store`.
-    store: str
+    #: Where the ledger is kept: a URL for `open_store`. Empty until somebody says so.
+    store: str = ""
     #: Keeps apps that share a store apart; also part of every key.
     namespace: str = "oncelery"
     #: How often a worker looks for lost jobs, in seconds; 0 switches its sweeper off.
@@ -36,28 +39,28 @@ class Settings:
     @classmethod
     def gather(cls, given: Mapping[str, Any], conf: Callable[[str], Any]) -> Settings:
         """Take each setting from where it is said first; unknown names are refused."""
-        own = {entry.name: entry for entry in fields(cls) if entry.name != "policy"}
+        own = {entry.name for entry in fields(cls)} - {"policy"}
         options = {entry.name for entry in fields(Policy)}
-        unknown = given.keys() - own.keys() - options
+        unknown = given.keys() - own - options
         if unknown:
             raise ConfigurationError(f"no such setting: {', '.join(sorted(unknown))}")
         found: dict[str, Any] = {
-            name: value for name in own.keys() | options if (value := _first(name, given, conf)) is not None
+            name: value for name in own | options if (value := _first(name, given, conf)) is not None
         }
-        if "store" not in found:
-            raise ConfigurationError(
-                "no store: write Oncelery(app, store='redis://…'), or set oncelery_store or ONCELERY_STORE"
-            )
         return cls(
             **{name: value for name, value in found.items() if name in own},
             policy={name: value for name, value in found.items() if name in options},
         )
 
     def __post_init__(self) -> None:
+        for name in ("store", "namespace", "dead_letter_queue"):
+            if not isinstance(value := getattr(self, name), str):
+                raise ConfigurationError(f"{name} must be a text, not {value!r}")
+        for name in ("sweep_every", "max_received"):
+            if not isinstance(value := getattr(self, name), int | float) or value < 0:
+                raise ConfigurationError(f"{name} must be a number, and not negative: {value!r}")
         if self.on_broker_down not in ("accept", "refuse"):
             raise ConfigurationError(f'on_broker_down must be "accept" or "refuse", not {self.on_broker_down!r}')
-        if self.sweep_every < 0:
-            raise ConfigurationError(f"sweep_every cannot be negative: {self.sweep_every}")
 
 
 def _first(name: str, given: Mapping[str, Any], conf: Callable[[str], Any]) -> object:
@@ -67,11 +70,12 @@ def _first(name: str, given: Mapping[str, Any], conf: Callable[[str], Any]) -> o
     if configured is not None:
         return configured
     text = os.environ.get((PREFIX + name).upper())
-    return None if text is None else _number(text)
+    return text if text is None or name not in NUMBERS else _number(text)
 
 
 def _number(text: str) -> str | float:
     try:
         return float(text) if "." in text else int(text)
     except ValueError:
+        # Whoever wants a number names the setting when refusing this.
         return text

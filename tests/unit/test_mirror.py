@@ -22,7 +22,7 @@ BODY = json.dumps(["shop.charge", ["o-1"], {}, {}]).encode()
 ERROR = Failure(type="CardRefused", message="no funds")
 
 
-def once_on(url: str, **settings: object) -> Oncelery:
+def once_on(url: str, **settings: Any) -> Oncelery:  # noqa: ANN401 - those of Oncelery
     app = Celery("shop", broker=url, set_as_current=False)
     return Oncelery(app, store="memory://", dead_letter_queue="dead", **settings)
 

@@ -5,24 +5,37 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from billiard import common as billiard_common
 from celery.exceptions import Ignore, Reject, Retry, WorkerShutdown, WorkerTerminate
 from kombu.exceptions import EncodeError
+from kombu.utils.encoding import safe_str
 
 from oncelery.celery.message import Message, read, write
-from oncelery.celery.publishing import HEADER, delay_until, job_id
+from oncelery.celery.publishing import HEADER, delay_until, job_id, queue_label
+from oncelery.errors import JobCancelledError, StoreUnavailableError, TooLargeError
 from oncelery.job import Failure, Job, Submission
+from oncelery.policy import Backoff
 from oncelery.run import Run
 from oncelery.settlement import Interrupted, Outcome, Postponed, Raised, Returned
 
 if TYPE_CHECKING:
     from oncelery.celery.task import IdempotentTask
 
-#: The result of a run that ended without a value: the task raised Ignore, or was replaced by another.
+#: The result of a run that ended without a value: the task raised Ignore.
 NO_VALUE = b""
+
+#: What the result of a task says that was replaced by another one, beside the signature of that.
+REPLACED = "oncelery_replaced_by"
+
+#: An eager task is tried again at once: whoever called it waits.
+AT_ONCE = Backoff(first=timedelta(0), most=timedelta(0))
+
+#: How much of an error's message and of its traceback is kept, in characters each.
+FAILURE_LENGTH = 50_000
 
 
 class TaskCall:
@@ -30,7 +43,8 @@ class TaskCall:
 
     def __init__(self, task: IdempotentTask, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self.task = task
-        self.policy = task.policy
+        self.eager = bool(task.request.is_eager)
+        self.policy = replace(task.policy, backoff=AT_ONCE) if self.eager else task.policy
         self.worker = f"{task.request.hostname}:{os.getpid()}"
         self.submission = self._submission(args, kwargs)
         #: What the task returned.
@@ -41,9 +55,9 @@ class TaskCall:
         self._kwargs = kwargs
 
     def _submission(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Submission:
-        task, policy, request = self.task, self.task.policy, self.task.request
-        header = request.get(HEADER)
-        if header is None:
+        task, policy, request = self.task, self.policy, self.task.request
+        header = (request.headers or {}).get(HEADER) or {}
+        if "key" not in header:
             # Sent by code that does not know the ledger.
             found = task.identity.of(args, kwargs, namespace=task.oncelery.namespace, task_id=request.id)
             header = {"key": found.key, "scope": found.scope, "digest": ""}
@@ -54,7 +68,9 @@ class TaskCall:
             digest=header["digest"],
             scope=header["scope"],
             task=task.name,
-            queue=delivery.get("routing_key") or task.app.conf.task_default_queue,
+            queue=queue_label(
+                delivery.get("routing_key") or task.app.conf.task_default_queue, delivery.get("priority")
+            ),
             caller=request.origin or "",
             retention=policy.retention,
             history=policy.history,
@@ -63,40 +79,62 @@ class TaskCall:
 
     def body(self) -> bytes:
         """Write the message anew: the ledger never saw it."""
-        options = self.task.request.as_execution_options()
-        options.pop("task_id")
+        options = dict(self.task.signature_from_request().options)
+        options.pop("redelivered", None)
+        if options["task_id"] == self.submission.id:
+            del options["task_id"]
         return Message(self.task.name, self._args, self._kwargs, options).pack(self.task.app)
 
     def run(self, run: Run, body: bytes | None) -> Outcome:
         """Run the task; whatever it raises is part of the outcome."""
-        if body is not None:
-            # The payload was changed after this message was sent.
-            message = Message.unpack(self.task.app, body)
-            self._args, self._kwargs = message.args, message.kwargs
-            self.task.request.update(args=self._args, kwargs=self._kwargs)
+        outcome = self._outcome(run, body)
+        if run.postponed is None or not isinstance(outcome, Returned | Raised):
+            return outcome
+        # Asked for a retry and then ended in another way: that is told to Celery, but the job goes on.
+        if isinstance(outcome, Raised):
+            self.control = outcome.error
+        return run.postponed
+
+    def _outcome(self, run: Run, body: bytes | None) -> Outcome:
         try:
+            self._amend(body)
             with self.task.oncelery.board.show(run.lease):
                 self.value = self._verified(run)
             return Returned(self._written(self.value))
         except Retry as retry:
             self.control = retry
-            return Postponed(delay_until(retry.when), failure_of(retry.exc) if retry.exc else None, run.next_body)
+            delay = timedelta(0) if self.eager else delay_until(retry.when)
+            body = run.postponed.body if run.postponed else None
+            return Postponed(delay, failure_of(retry.exc) if retry.exc else None, body)
         except Ignore as ignore:
             self.control = ignore
-            return Returned(NO_VALUE)
+            return Returned(run.replacement or NO_VALUE)
         except Reject as reject:
             self.control = reject
+            self.policy = replace(self.policy, bury_on=(Reject,))
             return Postponed(timedelta(0)) if reject.requeue else Raised(reject, failure_of(reject))
-        except Exception as error:  # noqa: BLE001 - what becomes of it is decided, and then it is raised again
-            return Raised(error, failure_of(error))
+        except JobCancelledError as cancelled:
+            # Releasing a job whose cancellation is asked for ends it, with the reason that was given.
+            return Postponed(timedelta(0)) if run.cancelled else Raised(cancelled, failure_of(cancelled))
+        except StoreUnavailableError as away:
+            self.policy = replace(self.policy, retry_on=(*self.policy.retry_on, StoreUnavailableError))
+            return Raised(away, failure_of(away))
         except (WorkerShutdown, WorkerTerminate) as stop:
             self.control = stop
             return Interrupted()
-        except SystemExit as leaving:
-            if not billiard_common._should_have_exited[0]:  # noqa: SLF001 - the only sign that a signal ended the child
-                return Raised(leaving, failure_of(leaving))
-            self.control = leaving
-            return Interrupted()
+        except BaseException as error:  # noqa: BLE001 - what becomes of it is decided, and then it is raised again
+            # The only sign that a signal ended the child.
+            if isinstance(error, SystemExit) and billiard_common._should_have_exited[0]:  # noqa: SLF001
+                self.control = error
+                return Interrupted()
+            return Raised(error, failure_of(error))
+
+    def _amend(self, body: bytes | None) -> None:
+        if body is not None:
+            # The payload was changed after this message was sent.
+            message = Message.unpack(self.task.app, body)
+            self._args, self._kwargs = message.args, message.kwargs
+            self.task.request.update(args=self._args, kwargs=self._kwargs)
 
     def _verified(self, run: Run) -> Any:
         if run.recovered and callable(self.policy.on_takeover):
@@ -108,12 +146,20 @@ class TaskCall:
     def _written(self, value: Any) -> bytes:
         serializer = self.task.app.conf.result_serializer
         try:
-            return write(value, serializer)
-        except EncodeError:
-            if not (self.task.request.ignore_result or self.task.ignore_result):
+            return self._limited(write(value, serializer))
+        except (EncodeError, TooLargeError):
+            if self.task.keeps_result:
                 raise
-            # Celery would not have written it either.
+            # Nobody asks for it.
             return write(None, serializer)
+
+    def _limited(self, result: bytes) -> bytes:
+        # Here rather than when it is settled: it is a failure of the task, which has been run.
+        most = self.task.oncelery.ledger.limits.result
+        if len(result) > most:
+            what = f"the result has {len(result):,} bytes, the limit is {most:,}"
+            raise TooLargeError(f"{what}: keep it elsewhere and return a reference")
+        return result
 
 
 def read_result(task: IdempotentTask, job: Job) -> Any:
@@ -125,9 +171,9 @@ def read_result(task: IdempotentTask, job: Job) -> Any:
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Write an exception down."""
+    """Write an exception down, as much of it as is worth keeping."""
     return Failure(
         type=f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins."),
-        message=str(error),
-        traceback="".join(traceback.format_exception(error)),
+        message=safe_str(error)[:FAILURE_LENGTH],
+        traceback="".join(traceback.format_exception(error))[-FAILURE_LENGTH:],
     )

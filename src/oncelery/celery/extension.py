@@ -2,55 +2,75 @@
 
 from __future__ import annotations
 
+import inspect
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
-from typing import Any
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from celery import Celery
+from celery.utils.imports import symbol_by_name
 
 from oncelery.celery.flusher import Flusher
 from oncelery.celery.keeper import Board, Keeper
 from oncelery.celery.message import Message
 from oncelery.celery.mirror import Mirror
 from oncelery.celery.publishing import publish_again
+from oncelery.celery.recommended import recommend
 from oncelery.celery.sweeper import Sweeper, Swept, sweep
 from oncelery.celery.task import IdempotentTask
 from oncelery.errors import ConfigurationError
+from oncelery.fingerprint import KeyChoice, Paths
 from oncelery.heartbeat import Heartbeat
-from oncelery.job import Job
+from oncelery.job import Durability, Job, OnDuplicate
 from oncelery.ledger import Ledger
 from oncelery.operations.dead_letters import DeadLetters
 from oncelery.operations.duplicates import Duplicates
 from oncelery.operations.jobs import Jobs
-from oncelery.policy import Policy
+from oncelery.policy import Backoff, Policy
 from oncelery.settings import Settings
 from oncelery.stores import open_store
 from oncelery.telemetry.counting import Counting
 from oncelery.telemetry.logging import log
+
+if TYPE_CHECKING:
+    from functools import cached_property
+else:
+    # The standard one has no lock from Python 3.12 on, and threads that come first together must share one ledger.
+    from kombu.utils.objects import cached_property
+
+#: What may be given to `send_task` without a name, in this order.
+_POSITIONAL = tuple(inspect.signature(Celery.send_task).parameters)[2:]
+_ITS_OWN = frozenset({"task_type", "result_cls"})
 
 
 class Oncelery:
     """The extension: `once = Oncelery(app, store="redis://…")`, then `@once.task(...)`.
 
     Settings are taken from here, else from the app's configuration (`oncelery_store`, …), else from the environment
-    (`ONCELERY_STORE`, …).
+    (`ONCELERY_STORE`, …). With `recommended=True`, Celery's own settings are those of `oncelery.celery.recommended`,
+    where you do not set them.
     """
 
-    def __init__(self, app: Celery, **settings: Any) -> None:
+    def __init__(self, app: Celery[Any], *, recommended: bool = False, **settings: Any) -> None:
         self.app = app
         self._given = settings
         #: Made here, before any child is forked, so that all of them see it.
         self.board = Board()
+        earlier: Oncelery | None = getattr(app, "oncelery", None)
         #: Celery's own way to publish, past the ledger.
-        self.send_task = app.send_task
+        self.send_task: Callable[..., Any] = earlier.send_task if earlier else app.send_task
         app.send_task = self._send_task
         app.oncelery = self
-        app.on_after_finalize.connect(self._verify, weak=False)
+        for task in app._tasks.values():  # noqa: SLF001 - `app.tasks` would finalize the app
+            if isinstance(task, IdempotentTask):
+                task.forget()
         app.steps["consumer"] |= {Keeper, Sweeper, Flusher}
+        if recommended:
+            recommend(app)
 
     @classmethod
-    def of(cls, app: Celery) -> Oncelery:
+    def of(cls, app: Celery[Any]) -> Oncelery:
         """Find the extension of an app; one that was never made is made from the app's configuration."""
         return getattr(app, "oncelery", None) or cls(app)
 
@@ -64,6 +84,10 @@ class Oncelery:
     @cached_property
     def ledger(self) -> Ledger:
         """The ledger of this app, with those who listen to it."""
+        if not self.settings.store:
+            raise ConfigurationError(
+                "no store: write Oncelery(app, store='redis://…'), or set oncelery_store or ONCELERY_STORE"
+            )
         ledger = Ledger(open_store(self.settings.store, namespace=self.settings.namespace))
         ledger.events.subscribe(log)
         ledger.events.subscribe(self.counting)
@@ -97,26 +121,54 @@ class Oncelery:
 
     # Tasks
 
+    @overload
+    def task(self, function: Callable[..., Any], /, **options: Any) -> IdempotentTask: ...
+    @overload
+    def task(
+        self,
+        *,
+        key: KeyChoice = ...,
+        ignore: Paths = ...,
+        scope: Paths = ...,
+        retention: timedelta | float = ...,
+        lease: timedelta | float = ...,
+        history: timedelta | float = ...,
+        on_duplicate: OnDuplicate | Literal["join", "reject", "trail", "replace"] = ...,
+        retry_on: type[BaseException] | Sequence[type[BaseException]] = ...,
+        bury_on: type[BaseException] | Sequence[type[BaseException]] = ...,
+        max_attempts: int = ...,
+        backoff: Backoff = ...,
+        max_crashes: int = ...,
+        on_takeover: Literal["rerun", "hold"] | Callable[..., Any] = ...,
+        durability: Durability | Literal["fast", "safe"] = ...,
+        **celery: Any,
+    ) -> Callable[[Callable[..., Any]], IdempotentTask]: ...
     def task(self, *functions: Callable[..., Any], **options: Any) -> Any:
-        """Declare a guarded task: Policy's options are ours, all others go to `app.task`."""
+        """Declare a guarded task: Policy's options are ours, with the app's defaults; all others go to `app.task`."""
         ours = {name: options.pop(name) for name in Policy.__dataclass_fields__ if name in options}
-        declare = self.app.task(base=options.pop("base", IdempotentTask), once=ours, **options)
+        options.setdefault("base", self._base())
+        declare: Any = self.app.task(once=ours, **options)
         return declare(functions[0]) if functions else declare
 
-    def _send_task(self, name: str, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
-        """Send by name: through the task, if it is a guarded one that this process knows."""
-        task = self.app._tasks.get(name)  # noqa: SLF001 - `app.tasks` would finalize the app
-        if options.get("task_type") is None and isinstance(task, IdempotentTask):
-            return task.apply_async(args, kwargs, **options)
-        return self.send_task(name, args, kwargs, **options)
+    def _base(self) -> type[IdempotentTask]:
+        """The class of guarded tasks: ours, on top of the app's own where it has one, such as Celery's for Django."""
+        own: type[Any] = symbol_by_name(self.app.task_cls)
+        if issubclass(IdempotentTask, own):
+            return IdempotentTask
+        if issubclass(own, IdempotentTask):
+            return own
+        return type("IdempotentTask", (IdempotentTask, own), {"abstract": True})
 
-    def _verify(self, sender: Celery, **_: Any) -> None:
-        """Refuse to start with a guarded task whose message would not outlive its run."""
-        for task in sender.tasks.values():
-            if isinstance(task, IdempotentTask) and not (task.acks_late and task.reject_on_worker_lost):
-                raise ConfigurationError(
-                    f"task {task.name!r} must have acks_late and reject_on_worker_lost: remove what switches them off"
-                )
+    def _send_task(self, name: str, *positional: Any, **options: Any) -> Any:
+        """Send by name: through the task, if it is a guarded one that this process knows."""
+        app = self.app
+        tasks = app.tasks if app.autofinalize else app._tasks  # noqa: SLF001 - which have those that are known so far
+        task = tasks.get(name)
+        if options.get("task_type") is not None or not isinstance(task, IdempotentTask):
+            return self.send_task(name, *positional, **options)
+        options |= zip(_POSITIONAL, positional, strict=False)
+        # It is the task that says what its results are.
+        return task.apply_async(**{name: value for name, value in options.items() if name not in _ITS_OWN})
 
     # Operating
 

@@ -15,9 +15,14 @@ from kombu.utils.encoding import str_to_bytes
 
 _JSON = "application/json"
 
-#: Options of one publication that a later one must not repeat: when, over which connection, for whom.
+#: Options of one publication that a later one must not repeat: when, over which connection, how, for whom.
 _PASSING = frozenset(
-    {"countdown", "eta", "producer", "publisher", "connection", "router", "result_cls", "task_type", "add_to_parent"}
+    {
+        *("countdown", "eta"),
+        *("producer", "publisher", "connection", "router", "declare", "event_dispatcher"),
+        *("retry", "retry_policy", "timeout", "confirm_timeout"),
+        *("result_cls", "task_type", "add_to_parent"),
+    }
 )
 
 #: Options that tell of the life a message has had.

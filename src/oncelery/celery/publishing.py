@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +15,7 @@ from kombu.exceptions import OperationalError
 from oncelery.answers import Existing, Reserved
 from oncelery.celery.message import Message
 from oncelery.errors import DuplicateTaskError
-from oncelery.fingerprint import fingerprint
-from oncelery.job import Job, OnDuplicate, Submission
+from oncelery.job import Job, OnDuplicate, State, Submission
 
 if TYPE_CHECKING:
     from oncelery.celery.extension import Oncelery
@@ -28,10 +27,10 @@ _logger = logging.getLogger("oncelery")
 HEADER = "oncelery"
 
 #: What makes a call part of a canvas, whose ids are fixed before it is published.
-_CANVAS = ("chain", "chord", "group_id", "link", "link_error")
+_CANVAS = ("chain", "chord", "group_id", "link", "link_error", "parent_id", "replaced_task_nesting")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Publication:
     """One call of a guarded task, before it is a job."""
 
@@ -41,15 +40,33 @@ class Publication:
     task_id: str
     options: dict[str, Any]
     idempotency_key: str | None = None
+    #: Whether the id was there before the call: somebody may wait for a result under it.
+    promised: bool = False
 
     @property
-    def lone(self) -> bool:
-        """Whether a duplicate may be answered with another job's id."""
-        return not any(self.options.get(name) for name in _CANVAS)
+    def in_canvas(self) -> bool:
+        """Whether others follow this call, or have gone before it."""
+        return any(self.options.get(name) for name in _CANVAS)
+
+    @property
+    def job_id(self) -> str:
+        """The id of the job that this call would be."""
+        return job_id(self.task, self.task_id, self.options.get("replaced_task_nesting"))
+
+    @property
+    def on_duplicate(self) -> OnDuplicate:
+        """What is done if the work is there; a canvas neither fails for it, nor is its message any other job's."""
+        chosen = self.task.policy.on_duplicate
+        return OnDuplicate.JOIN if self.in_canvas and chosen is not OnDuplicate.REPLACE else chosen
+
+    def answered_by(self, job: Job) -> bool:
+        """Whether the caller can be given that job in place of one of its own."""
+        return not self.in_canvas and (not self.promised or job.id == self.job_id)
 
     def body(self) -> bytes:
         """Write the message that publishes this call again."""
-        return Message(self.task.name, self.args, self.kwargs, self.options).pack(self.task.app)
+        options = self.options if self.job_id == self.task_id else {**self.options, "task_id": self.task_id}
+        return Message(self.task.name, self.args, self.kwargs, options).pack(self.task.app)
 
     def submission(self) -> Submission:
         """Make the submission, and put the key into the message's headers."""
@@ -64,13 +81,13 @@ class Publication:
             HEADER: {"key": found.key, "digest": digest, "scope": found.scope},
         }
         return Submission(
-            id=job_id(self.task, self.task_id, self.options.get("replaced_task_nesting")),
+            id=self.job_id,
             key=found.key,
             task=self.task.name,
             digest=digest,
             scope=found.scope,
             body=self.body(),
-            queue=queue_label(self.task, self.options),
+            queue=self._queue_label(),
             caller=once.caller,
             delay=delay_of(self.options),
             retention=policy.retention,
@@ -78,35 +95,61 @@ class Publication:
             durability=policy.durability,
         )
 
+    def _queue_label(self) -> str:
+        app, options = self.task.app, self.options
+        if app.conf.task_routes:
+            options = app.amqp.router.route(dict(options), self.task.name, self.args, self.kwargs, self.task)
+        queue = options.get("queue") or options.get("routing_key") or app.conf.task_default_queue
+        return queue_label(queue if isinstance(queue, str) else queue.name, options.get("priority"))
+
 
 def publish_once(publication: Publication) -> AsyncResult[Any]:
-    """Reserve and publish; a lone duplicate is answered with the job that is there."""
+    """Reserve and publish; a duplicate is answered with the job that is there, by this process or by a worker."""
     task = publication.task
     once = task.oncelery
-    match once.ledger.reserve(publication.submission(), on_duplicate=task.policy.on_duplicate):
+    match once.ledger.reserve(publication.submission(), on_duplicate=publication.on_duplicate):
         case Reserved(job):
             return _send(once, publication, job)
-        case Existing(job) if not publication.lone:
+        case Existing(job) if publication.options.get("expires") and _cancel_expired(once, job):
+            return publish_once(publication)
+        case Existing(job) if job.state.live and publication.on_duplicate is OnDuplicate.REJECT:
+            raise DuplicateTaskError(key=job.key, job_id=job.id, state=job.state)
+        case Existing(job) if not publication.answered_by(job):
             # Its id is fixed and others wait for it: let the worker answer, with the result of that job.
-            return task.send(publication)
+            return marked(task.send(publication))
         case Existing(job):
-            if job.state.live and task.policy.on_duplicate is OnDuplicate.REJECT:
-                raise DuplicateTaskError(key=job.key, job_id=job.id, state=job.state)
-            return marked(task.AsyncResult(job.id), existing=True)
+            return _existing(publication, job)
+
+
+def _existing(publication: Publication, job: Job) -> AsyncResult[Any]:
+    task = publication.task
+    if task.app.conf.task_always_eager and not job.state.live:
+        # Under that job's id it is replayed, into a result that needs no backend.
+        return marked(task.send(replace(publication, task_id=job.id)), existing=True)
+    result = task.AsyncResult(job.id)
+    result.ignored = bool(task.ignore_result)
+    return marked(result, existing=True)
 
 
 def _send(once: Oncelery, publication: Publication, job: Job) -> AsyncResult[Any]:
+    task = publication.task
     if job.behind:
         # It would only be sent away; the end of the job before it publishes it.
-        return marked(publication.task.AsyncResult(job.id))
+        return marked(task.AsyncResult(job.id))
+    if task.app.conf.task_always_eager:
+        return marked(task.send(publication))
     try:
-        return marked(publication.task.send(publication))
+        return marked(task.send(publication))
     except OperationalError as error:
-        if once.settings.on_broker_down == "refuse":
-            once.ledger.cancel(job.id, reason="not published", force=True)
-            raise
-        _logger.warning("job %s is accepted, but the broker did not take it; the sweeper will: %s", job.id, error)
-        return marked(publication.task.AsyncResult(job.id), published=False)
+        if once.settings.on_broker_down == "accept":
+            _logger.warning("job %s is accepted, but the broker did not take it; the sweeper will: %s", job.id, error)
+            return marked(task.AsyncResult(publication.task_id), published=False)
+        once.ledger.cancel(job.id, reason="not published")
+        raise
+    except Exception:
+        # The caller sees the error, so nobody may find the job later and run it.
+        once.ledger.cancel(job.id, reason="not published")
+        raise
 
 
 def marked(result: AsyncResult[Any], *, existing: bool = False, published: bool = True) -> AsyncResult[Any]:
@@ -118,12 +161,39 @@ def marked(result: AsyncResult[Any], *, existing: bool = False, published: bool 
 
 def publish_again(once: Oncelery, job: Job, *, countdown: float | None = None, resent: bool = False) -> None:
     """Publish a job from the body that the ledger keeps; `resent` marks a message that may be one too many."""
+    if _cancel_expired(once, job):
+        return
     message = Message.unpack(once.app, job.body or b"")
-    options = dict(message.options)
+    options = {"task_id": job.id, **message.options}
     if resent:
         headers = options.get("headers") or {}
         options["headers"] = {**headers, HEADER: {**(headers.get(HEADER) or {}), "resent": True}}
-    once.send_task(message.task, message.args, message.kwargs, task_id=job.id, countdown=countdown, **options)
+    if once.app.conf.task_always_eager:
+        once.app.tasks[message.task].apply(message.args, message.kwargs, **options)
+    else:
+        once.send_task(message.task, message.args, message.kwargs, countdown=countdown, **options)
+
+
+def publish_or_leave(job: str, publish: Callable[[], object]) -> None:
+    """Publish for a job that the ledger holds: what the broker refuses now, the sweeper publishes later."""
+    try:
+        publish()
+    except OperationalError as error:
+        _logger.warning("the broker did not take the message of job %s; the sweeper will publish it: %s", job, error)
+
+
+def _cancel_expired(once: Oncelery, job: Job) -> bool:
+    """Cancel a job that waits but may not run any more; a broker drops its message without a word."""
+    if job.state is not State.QUEUED or not job.body:
+        return False
+    message = Message.unpack(once.app, job.body)
+    expires = message.options.get("expires")
+    if expires is None or _instant(expires) > datetime.now(UTC):
+        return False
+    once.ledger.cancel(job.id, reason="expired")
+    if not message.options.get("ignore_result"):
+        once.app.backend.mark_as_revoked(message.options.get("task_id", job.id), "expired")
+    return True
 
 
 def job_id(task: IdempotentTask, task_id: str, replaced: int | None) -> str:
@@ -131,32 +201,41 @@ def job_id(task: IdempotentTask, task_id: str, replaced: int | None) -> str:
     return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{task_id}/{task.name}/{replaced}")) if replaced else task_id
 
 
-def callback_id(task: IdempotentTask, parent_id: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-    """Name a callback by its parent and its call: a parent that is replayed publishes it under the same id."""
-    call = fingerprint(task.name, {"args": args, "kwargs": dict(kwargs)})
-    return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{parent_id}/{call}"))
+def name_links(request: Any) -> None:
+    """Give callbacks ids that follow from their parent's: a parent that is replayed publishes the same ones again."""
+    for kind, signatures in (("link", request.callbacks), ("link_error", request.errbacks)):
+        for place, signature in enumerate(signatures or ()):
+            _name(signature, f"{request.id}/{kind}/{place}")
 
 
-def queue_label(task: IdempotentTask, options: Mapping[str, Any]) -> str:
-    """Name the queue that a message goes to, and its priority: only messages of one label are served in order."""
-    app = task.app
-    routed = app.amqp.router.route(dict(options), task.name, (), {}, task) if app.conf.task_routes else options
-    queue = routed.get("queue") or routed.get("routing_key") or app.conf.task_default_queue
-    label = queue if isinstance(queue, str) else queue.name
-    priority = options.get("priority")
-    return label if priority is None else f"{label}#{priority}"
+def _name(signature: dict[str, Any], name: str) -> None:
+    signature["options"].setdefault("task_id", str(uuid.uuid5(uuid.NAMESPACE_OID, name)))
+    parts = signature["kwargs"] if signature.get("subtask_type") in ("chain", "group", "chord") else {}
+    for field in ("tasks", "header", "body"):
+        inner = parts.get(field) or ()
+        for place, part in enumerate([inner] if isinstance(inner, dict) else inner):
+            _name(part, f"{name}/{field}/{place}")
+
+
+def queue_label(queue: str, priority: int | None) -> str:
+    """Name a queue and a priority in it: only messages of one label are served in order."""
+    # No priority and priority 0 are one: brokers treat them alike, and some turn one into the other.
+    return f"{queue}#{priority}" if priority else queue
 
 
 def delay_of(options: Mapping[str, Any]) -> timedelta:
     """Read how long a call is to wait, whether it says so as `countdown` or as `eta`."""
-    return delay_until(options.get("eta") or options.get("countdown"))
+    return delay_until(options.get("countdown") or options.get("eta"))
 
 
 def delay_until(when: datetime | str | float | None) -> timedelta:
     """Read a delay the ways Celery writes one: seconds, an instant, or an instant as text."""
-    if isinstance(when, str):
-        when = datetime.fromisoformat(when)
-    if isinstance(when, datetime):
-        now = datetime.now(UTC) if when.tzinfo else datetime.now()  # noqa: DTZ005 - compared with a naive time
-        return max(when - now, timedelta(0))
+    if isinstance(when, datetime | str):
+        return max(_instant(when) - datetime.now(UTC), timedelta(0))
     return max(timedelta(seconds=when or 0), timedelta(0))
+
+
+def _instant(when: datetime | str) -> datetime:
+    read = datetime.fromisoformat(when) if isinstance(when, str) else when
+    # As Celery reads it, whatever the app's time zone.
+    return read if read.tzinfo else read.replace(tzinfo=UTC)

@@ -94,9 +94,8 @@ def guarded_strategy(task: Any, app: Any, consumer: Any, **options: Any) -> Any:
 
     def receive_guarded(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any, **more: Any) -> Any:
         again = (message.delivery_info or {}).get("redelivered") or (message.headers.get(HEADER) or {}).get("resent")
-        if again and _is_buried(
-            once, job_id(task, message.headers["id"], message.headers.get("replaced_task_nesting"))
-        ):
+        task_id = message.headers.get("id")
+        if again and task_id and _is_buried(once, job_id(task, task_id, message.headers.get("replaced_task_nesting"))):
             ack(_logger, consumer.connection_errors)
             return None
         return receive(message, body, ack, reject, callbacks, **more)

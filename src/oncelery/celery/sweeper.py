@@ -79,7 +79,9 @@ class Sweeper(bootsteps.StartStopStep):
     def start(self, consumer: Any) -> None:
         """Begin to sweep."""
         once: Oncelery = consumer.app.oncelery
-        if every := once.settings.sweep_every:
+        every = once.settings.sweep_every
+        # Without a store there are guarded tasks that nobody uses; whoever does is told.
+        if every and once.settings.store:
             self._repeat(consumer, every, once.sweep)
             self._repeat(consumer, max(every, LOOK_EVERY), Orphans(once).restore)
 

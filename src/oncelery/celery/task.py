@@ -2,34 +2,55 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn, assert_never
 
 from celery import Task
-from celery.exceptions import Ignore, Reject
+from celery.exceptions import Ignore, Reject, Retry
 from celery.utils import uuid
+from kombu.exceptions import OperationalError
 
 from oncelery.answers import Buried, Busy, Cancelled, Finished, Later
-from oncelery.celery.call import TaskCall, read_result
-from oncelery.celery.publishing import Publication, callback_id, job_id, marked, publish_again, publish_once
-from oncelery.errors import JobBuriedError, OutcomeUnknownError, StoreUnavailableError
+from oncelery.celery.call import REPLACED, TaskCall, read_result
+from oncelery.celery.message import write
+from oncelery.celery.publishing import (
+    Publication,
+    delay_of,
+    job_id,
+    marked,
+    name_links,
+    publish_again,
+    publish_once,
+    publish_or_leave,
+)
+from oncelery.errors import (
+    ConfigurationError,
+    DuplicateTaskError,
+    JobBuriedError,
+    OutcomeUnknownError,
+    StoreUnavailableError,
+)
 from oncelery.execution import Ended, Superseded, execute
 from oncelery.fingerprint import Identity
 from oncelery.job import Job, Reason, State
 from oncelery.policy import Policy
 from oncelery.run import run_under_way
-from oncelery.settlement import Raised, Release
+from oncelery.settlement import Postponed, Raised, Release
 
 if TYPE_CHECKING:
     from celery import Celery
+    from celery.canvas import Signature
     from celery.result import AsyncResult
 
     from oncelery.celery.extension import Oncelery
 
-#: The message header that counts how often a duplicate was put aside.
+#: The message header that counts how often a message was put aside.
 PARKED = "oncelery_parked"
+
+#: How long a message is put aside for the first time, in seconds; each time twice as long as before.
+FIRST_WAIT = 0.25
 
 
 class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stubs
@@ -48,10 +69,27 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
 
     @classmethod
     def on_bound(cls, app: Celery) -> None:
-        """See to it that the app has its extension, whether or not somebody has made one."""
+        """See to it that the app has its extension, and refuse a task that cannot be guarded as it is declared."""
         from oncelery.celery.extension import Oncelery  # noqa: PLC0415 - it imports this module
 
         Oncelery.of(app)
+        task = app._tasks.get(cls.name)  # noqa: SLF001 - `app.tasks` would finalize the app
+        # Before the app is finalized its configuration may still change.
+        if app.finalized and isinstance(task, IdempotentTask) and task.guarded:
+            task.check()
+
+    def check(self) -> None:
+        """Refuse what cannot work, by the task's name."""
+        for option in ("acks_late", "reject_on_worker_lost"):
+            if not getattr(self, option):
+                # Else its message would not outlive its run.
+                raise ConfigurationError(f"task {self.name!r} must have {option}: remove what switches it off")
+        _ = self.policy, self.identity
+
+    def forget(self) -> None:
+        """Read the app's defaults anew: it has got another extension."""
+        for name in ("policy", "identity"):
+            self.__dict__.pop(name, None)
 
     @property
     def oncelery(self) -> Oncelery:
@@ -59,16 +97,30 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
         once: Oncelery = self.app.oncelery
         return once
 
+    @property
+    def guarded(self) -> bool:
+        """Whether it is one of the user's: where the app's own class is ours, Celery's built-in tasks have it too."""
+        return not self.name.startswith("celery.")
+
     @cached_property
     def policy(self) -> Policy:
         """What this task asks of the ledger."""
-        return self.once if isinstance(self.once, Policy) else self.oncelery.policy(**(self.once or {}))
+        try:
+            return self.once if isinstance(self.once, Policy) else self.oncelery.policy(**(self.once or {}))
+        except ConfigurationError as error:
+            raise ConfigurationError(f"task {self.name!r}: {error}") from error
 
     @cached_property
     def identity(self) -> Identity:
         """What makes two calls of this task the same work."""
         # Celery wraps `run` for autoretry and pydantic; the signature that callers use is the innermost one.
         return Identity(self.name, self.run, key=self.policy.key, ignore=self.policy.ignore, scope=self.policy.scope)
+
+    @property
+    def keeps_result(self) -> bool:
+        """Whether the call that is running has asked for its result to be stored."""
+        said = vars(self.request).get("ignore_result")
+        return not (self.ignore_result if said is None else said)
 
     # Publishing
 
@@ -85,16 +137,24 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
         **options: Any,
     ) -> AsyncResult[Any]:
         options |= {"producer": producer, "link": link, "link_error": link_error, "shadow": shadow}
+        if not self.guarded:
+            return super().apply_async(args, kwargs, task_id=task_id, **options)
+        # The task's own options too, for they are part of the message that is kept.
+        options = {name: own for name, own in self._get_exec_options().items() if own is not None} | options
         args, kwargs = self._plain(args, kwargs, options)
-        if task_id is None and options.get("parent_id") and not options.get("group_id"):
-            task_id = callback_id(self, options["parent_id"], args, kwargs)
-        publication = Publication(self, args, kwargs, task_id or uuid(), options, idempotency_key)
-        if self.app.conf.task_always_eager:
-            return self.send(publication)
+        publication = Publication(
+            task=self,
+            args=args,
+            kwargs=kwargs,
+            task_id=task_id or uuid(),
+            options=options,
+            idempotency_key=idempotency_key,
+            promised=task_id is not None,
+        )
         if options.get("retries"):
             return self._send_retry(publication)
-        if self.typing:
-            self.__header__(*args, **kwargs)
+        if self.typing and (check := getattr(self, "__header__", None)):
+            check(*args, **kwargs)
         return publish_once(publication)
 
     def send(self, publication: Publication) -> AsyncResult[Any]:
@@ -103,8 +163,10 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
         return super().apply_async(call.args, dict(call.kwargs), task_id=call.task_id, **call.options)
 
     def _plain(self, args: Any, kwargs: Any, options: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-        if self._dump_pydantic_arguments is not None and options.get("serializer") != "pickle":
-            args, kwargs = self._dump_pydantic_arguments(args, kwargs)
+        # Celery 5.6 and older leave it to the caller to dump models.
+        dump = getattr(self, "_dump_pydantic_arguments", None)
+        if dump is not None and options.get("serializer") != "pickle":
+            args, kwargs = dump(args, kwargs)
         return tuple(args or ()), kwargs or {}
 
     def _send_retry(self, publication: Publication) -> AsyncResult[Any]:
@@ -113,19 +175,38 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
         Sent before, it could meet the run that sends it, be taken for a duplicate and be thrown away.
         """
         run = run_under_way()
-        if run is None or run.job_id != job_id(
-            self, publication.task_id, publication.options.get("replaced_task_nesting")
-        ):
+        if run is None or run.job_id != publication.job_id:
             return self.send(publication)
-        run.next_body = publication.body()
+        run.postponed = Postponed(delay_of(publication.options), body=publication.body())
         run.afterwards = lambda: self.send(publication)
         return marked(self.AsyncResult(publication.task_id))
+
+    def replace(self, sig: Signature[Any]) -> Any:
+        """Let another task do the work under the same id; duplicates of this one are answered by that one, too."""
+        run = run_under_way()
+        if run and not self.request.called_directly:
+            if sig.task == self.name and not sig.options.get("idempotency_key"):
+                sig = self._set_apart(sig)
+            run.replacement = write({REPLACED: sig}, self.serializer)
+        return super().replace(sig)
+
+    def _set_apart(self, sig: Signature[Any]) -> Signature[Any]:
+        """Let a task that is replaced by itself go on: it is no duplicate of the runs that it follows from."""
+        once, request = self.oncelery, self.request
+        nesting = request.replaced_task_nesting or 0
+        key = self.identity.of(sig.args, sig.kwargs, namespace=once.namespace, task_id=request.id).key
+        last = once.ledger.last(key)
+        if last is None or last.id not in {job_id(self, request.id, each) for each in range(nesting + 1)}:
+            return sig
+        apart = sig.clone()
+        apart.options["idempotency_key"] = f"{key}/{request.id}/{nesting + 1}"
+        return apart
 
     # Running
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the task under its job; a duplicate returns the recorded result instead."""
-        if self.request.called_directly:
+        if self.request.called_directly or not self.guarded:
             return super().__call__(*args, **kwargs)
         call = TaskCall(self, args, kwargs)
         run = run_under_way()
@@ -141,11 +222,13 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
             case Ended():
                 return self._conclude(call, ended)
             case Finished(job) | Buried(job):
-                return self._replay(job)
+                return self._replay(job, call.submission.id)
             case Cancelled(job):
                 return self._revoked(job.reason)
             case Busy(job) if job.id != call.submission.id:
-                return self._park()
+                return self._wait_for(job)
+            case Later(job) if job.not_before and not job.behind:
+                return self._park((job.not_before - datetime.now(UTC)) / timedelta(seconds=1))
             case Busy() | Later() | Superseded():
                 # The record owns the job: its holder settles it, or the sweeper publishes it again.
                 raise Ignore
@@ -153,38 +236,79 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
                 assert_never(ended)
 
     def _conclude(self, call: TaskCall, ended: Ended) -> Any:
-        once = self.oncelery
+        once, run = self.oncelery, ended.run
         if ended.answer.next_id and (trailing := once.ledger.get(ended.answer.next_id)):
-            publish_again(once, trailing)
+            publish_or_leave(trailing.id, lambda: publish_again(once, trailing))
         if ended.answer.state is State.CANCELLED:
-            self._revoked("cancelled")
-        match ended.outcome, ended.settlement:
-            case Raised(error), Release(delay=delay):
-                raise self.retry(exc=error, countdown=delay.total_seconds(), max_retries=sys.maxsize, throw=False)
-            case Raised(error), _:
-                raise error
-        if ended.run.afterwards:
-            ended.run.afterwards()
+            job = once.ledger.get(run.job_id)
+            self._revoked(job.reason if job else "cancelled")
+        if run.afterwards:
+            publish_or_leave(run.job_id, run.afterwards)
         if call.control:
             raise call.control
+        match ended.outcome, ended.settlement:
+            case Raised(error), Release(delay=delay):
+                raise self._again(run.job_id, error, delay)
+            case Raised(error), _:
+                self._name_links()
+                if isinstance(error, SystemExit | KeyboardInterrupt):
+                    # It would end a process in which others run, and the job is settled.
+                    raise JobBuriedError(f"the task tried to end its process: {error!r}", job_id=run.job_id) from error
+                raise error
+        if ended.answer.state is State.COMPLETED:
+            self._name_links()
         return call.value
 
-    def _replay(self, job: Job) -> Any:
+    def _again(self, job: str, error: BaseException, delay: timedelta) -> Retry:
+        """Publish the next attempt that the policy grants, past Celery's own count of retries."""
+        countdown = delay.total_seconds()
+        again = self.signature_from_request(retries=self.request.retries + 1, countdown=countdown)
+        if not self.request.is_eager:
+            publish_or_leave(
+                job, lambda: super(IdempotentTask, self).apply_async(again.args, again.kwargs, **again.options)
+            )
+        return Retry(exc=error, when=countdown, is_eager=self.request.is_eager, sig=again)
+
+    def _replay(self, job: Job, own_id: str) -> Any:
+        self._name_links()
         if job.state is State.COMPLETED:
-            return read_result(self, job)
+            value = read_result(self, job)
+            replaced_by = value.get(REPLACED) if isinstance(value, dict) else None
+            if replaced_by is None:
+                return value
+            if job.id == own_id:
+                # It goes on under this very id.
+                raise Ignore
+            return super().replace(self.app.signature(replaced_by))
         remedy = "verify the effect, then revive or discard it"
         kind = OutcomeUnknownError if job.reason == Reason.OUTCOME_UNKNOWN else JobBuriedError
         cause = f": {job.error.type}: {job.error.message}" if job.error else ""
         raise kind(f"job {job.id} is a dead letter ({job.reason}){cause}; {remedy}", key=job.key, job_id=job.id)
 
-    def _park(self) -> NoReturn:
+    def _name_links(self) -> None:
+        # An eager task is not delivered again, and its signatures are still the caller's.
+        if not self.request.is_eager:
+            name_links(self.request)
+
+    def _wait_for(self, job: Job) -> NoReturn:
         """Put aside a duplicate with an id of its own, until the job that does its work has a result."""
-        waits = self.request.headers.get(PARKED, 0) + 1 if self.request.headers else 1
-        signature = self.signature_from_request(countdown=min(2**waits, self.policy.lease.total_seconds()))
-        signature.options["headers"] = {**(signature.options.get("headers") or {}), PARKED: waits}
-        super().apply_async(signature.args, signature.kwargs, **signature.options)
+        if self.request.is_eager:
+            # Whoever runs that job may be waiting for this call.
+            raise DuplicateTaskError(key=job.key, job_id=job.id, state=job.state)
+        self._park()
+
+    def _park(self, at_least: float = 0.0) -> NoReturn:
+        """Put this message aside for a while."""
+        waits = (self.request.headers or {}).get(PARKED, 0)
+        countdown = max(at_least, min(FIRST_WAIT * 2**waits, self.policy.lease.total_seconds()))
+        signature = self.signature_from_request(countdown=countdown)
+        signature.options["headers"] = {**(signature.options.get("headers") or {}), PARKED: waits + 1}
+        try:
+            super().apply_async(signature.args, signature.kwargs, **signature.options)
+        except OperationalError as error:
+            raise Reject(error, requeue=True) from error
         raise Ignore
 
     def _revoked(self, reason: str) -> NoReturn:
-        self.backend.mark_as_revoked(self.request.id, reason, request=self.request, store_result=not self.ignore_result)
+        self.backend.mark_as_revoked(self.request.id, reason, request=self.request, store_result=self.keeps_result)
         raise Ignore

@@ -1,0 +1,45 @@
+"""Celery's own settings as guarded tasks like them best: `Oncelery(app, recommended=True)`."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from types import MappingProxyType
+from typing import Any
+
+from celery import Celery
+
+#: A worker waits for its broker through a fail-over, holds no message that an idle one could run, and reads JSON only.
+RECOMMENDED = MappingProxyType(
+    {
+        "broker_connection_retry_on_startup": True,
+        "broker_connection_max_retries": None,
+        "broker_pool_limit": 10,
+        "worker_prefetch_multiplier": 1,
+        "accept_content": ["json"],
+        "task_serializer": "json",
+        "result_serializer": "json",
+    }
+)
+
+#: When Redis delivers a message once more, for its age alone. The ledger finds lost jobs in seconds, so this need only
+#: be longer than any task and any delay: each time it passes costs one needless duplicate.
+VISIBILITY_TIMEOUT = timedelta(hours=12)
+
+#: The brokers that know a visibility timeout, by the scheme of their URLs.
+_AGEING = ("redis", "rediss", "valkey", "valkeys", "sentinel")
+
+
+def recommend(app: Celery) -> None:
+    """Apply the recommended settings where the user says nothing, as soon as that is known."""
+    if app.configured:
+        _apply(app)
+    else:
+        app.on_after_configure.connect(_apply, weak=False)
+
+
+def _apply(sender: Celery, **_: Any) -> None:
+    conf = sender.conf
+    conf.update({name: value for name, value in RECOMMENDED.items() if not conf.value_set_for(name)})
+    if str(conf.broker_url or "").partition(":")[0] in _AGEING:
+        own = conf.broker_transport_options or {}
+        conf.broker_transport_options = {"visibility_timeout": int(VISIBILITY_TIMEOUT.total_seconds()), **own}

@@ -1,0 +1,339 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from celery import Celery, Task, shared_task
+from guarded.world import unshared_tasks
+
+from oncelery import TASK_ID, ConfigurationError, IdempotentTask, Oncelery, Policy, current_run
+from oncelery.job import Durability, OnDuplicate
+
+
+class RefusedError(Exception):
+    pass
+
+
+@pytest.fixture
+def app() -> Celery:
+    """Give an app of this test alone, on nothing but memory."""
+    app = Celery("shop", set_as_current=False, broker="memory://", backend="cache+memory://")
+    app.conf.update(oncelery_store="memory://", task_always_eager=True)
+    return app
+
+
+@pytest.fixture(autouse=True)
+def own_tasks() -> Iterator[None]:
+    """Keep the tasks of a test from the apps of others."""
+    with unshared_tasks():
+        yield
+
+
+def runs_once(task: Any, *args: object) -> bool:
+    first, second = task.delay(*args), task.delay(*args)
+    return bool(first.get() == second.get() and second.existing)
+
+
+# Ways to declare a guarded task
+
+
+def test_a_task_is_declared_with_options_of_ours_and_of_celerys(app: Celery) -> None:
+    once = Oncelery(app)
+
+    @once.task(
+        name="charge",
+        key=("order_id", "shop.id"),
+        ignore="trace",
+        scope="shop.id",
+        retention=60,
+        lease=timedelta(seconds=5),
+        history=3600,
+        on_duplicate="trail",
+        retry_on=RefusedError,
+        bury_on=(KeyError,),
+        max_attempts=2,
+        max_crashes=1,
+        on_takeover="hold",
+        durability="safe",
+        rate_limit="10/m",
+        ignore_result=True,
+    )
+    def charge(order_id: str, shop: dict[str, str], trace: str = "") -> None: ...
+
+    policy = charge.policy
+    assert (policy.key, policy.ignore, policy.scope) == (("order_id", "shop.id"), "trace", "shop.id")
+    assert (policy.retention, policy.lease, policy.history) == (
+        timedelta(minutes=1),
+        timedelta(seconds=5),
+        timedelta(hours=1),
+    )
+    assert (policy.on_duplicate, policy.durability, policy.on_takeover) == (
+        OnDuplicate.TRAIL,
+        Durability.SAFE,
+        "hold",
+    )
+    assert (policy.retry_on, policy.bury_on, policy.max_attempts, policy.max_crashes) == (
+        (RefusedError,),
+        (KeyError,),
+        2,
+        1,
+    )
+    assert (charge.name, charge.rate_limit, charge.ignore_result) == ("charge", "10/m", True)
+
+
+def test_the_decorator_works_without_parentheses(app: Celery) -> None:
+    once = Oncelery(app)
+
+    @once.task
+    def bare(x: int) -> int:
+        return x
+
+    @once.task()
+    def empty(x: int) -> int:
+        return x
+
+    assert runs_once(bare, 1)
+    assert runs_once(empty, 1)
+
+
+def test_the_task_class_works_alone(app: Celery) -> None:
+    @app.task(base=IdempotentTask)
+    def alone(x: int) -> int:
+        return x
+
+    @app.task(base=IdempotentTask, once={"key": "x"})
+    def with_options(x: int, y: int) -> int:
+        return x + y
+
+    @app.task(base=IdempotentTask, once=Policy(key="x"))
+    def with_policy(x: int, y: int) -> int:
+        return x + y
+
+    assert runs_once(alone, 1)
+    assert [with_options.delay(1, y).get() for y in (1, 2)] == [2, 2]
+    assert [with_policy.delay(1, y).get() for y in (1, 2)] == [2, 2]
+
+
+def test_a_shared_task_works_with_nothing_but_a_store_in_the_apps_configuration(app: Celery) -> None:
+    @shared_task(base=IdempotentTask, once={"key": "x"}, name="shared")
+    def shared(x: int) -> int:
+        return x
+
+    assert runs_once(app.tasks["shared"], 1)
+
+
+def test_a_task_that_is_a_class_works(app: Celery) -> None:
+    class Adding(IdempotentTask):
+        name = "adding"
+        once = {"key": "x"}  # noqa: RUF012 - as users of Celery write options
+
+        def run(self, x: int, y: int = 0) -> int:
+            return x + y
+
+    app.register_task(Adding())
+
+    assert [app.tasks["adding"].delay(1, y).get() for y in (1, 2)] == [2, 2]
+
+
+def test_tasks_declared_before_the_extension_are_covered(app: Celery) -> None:
+    @app.task(base=IdempotentTask)
+    def early(x: int) -> int:
+        return x
+
+    assert early.policy.lease == timedelta(seconds=30)
+
+    once = Oncelery(app, lease=5)
+
+    assert early.oncelery is once
+    assert early.policy.lease == timedelta(seconds=5)
+    assert runs_once(early, 1)
+
+
+def test_a_second_extension_does_not_send_through_the_first(app: Celery) -> None:
+    own = app.send_task
+
+    first = Oncelery(app)
+    second = Oncelery(app)
+
+    assert first.send_task == second.send_task == own
+
+
+def test_a_guarded_task_keeps_the_apps_own_task_class() -> None:
+    class Polite(Task):  # type: ignore[type-arg]
+        def greeting(self) -> str:
+            return f"please {self.name}"
+
+    app = Celery("shop", set_as_current=False, task_cls=Polite)
+    once: Any = Oncelery(app, store="memory://")
+
+    @once.task(name="charge")  # type: ignore[untyped-decorator]
+    def charge() -> None: ...
+
+    assert charge.greeting() == "please charge"
+    assert isinstance(charge, IdempotentTask)
+
+
+def test_a_task_called_directly_is_a_plain_function(app: Celery) -> None:
+    seen = []
+
+    @Oncelery(app).task(bind=True)
+    def bound(self: Any, x: int) -> int:
+        seen.append(current_run().attempt)
+        return x + len(self.name) - len(self.name)
+
+    assert [bound(1), bound(1)] == [1, 1]
+    assert seen == [1, 1]
+
+
+def test_a_tasks_name_type_and_documentation_stay_its_own(app: Celery) -> None:
+    @Oncelery(app).task
+    def documented(x: int) -> int:
+        """Tell."""
+        return x
+
+    task: Any = documented
+    assert task.__doc__ == "Tell."
+    assert task.__wrapped__(3) == 3
+
+
+# What is left alone
+
+
+def test_plain_and_builtin_tasks_are_untouched(app: Celery) -> None:
+    once = Oncelery(app)
+
+    @app.task(name="plain")
+    def plain(x: int) -> int:
+        return x
+
+    @once.task(name="guarded")
+    def guarded(x: int) -> int:
+        return x
+
+    others = [task for task in app.tasks.values() if task.name != "guarded"]
+    assert len(others) > 5
+    assert not any(isinstance(task, IdempotentTask) for task in others)
+    assert {task.Request for task in others} == {Task.Request}
+    assert not any(task.acks_late for task in others)
+
+
+def test_where_all_tasks_are_guarded_by_the_apps_class_the_builtin_ones_are_not() -> None:
+    app = Celery("shop", set_as_current=False, broker="memory://", backend="cache+memory://", task_cls=IdempotentTask)
+    app.conf.update(oncelery_store="memory://", task_always_eager=True)
+    calls = []
+
+    @app.task(name="charge")
+    def charge(x: int) -> None:
+        calls.append(x)
+
+    charge.delay(1)
+    charge.delay(1)
+    accumulated = [app.tasks["celery.accumulate"].delay(1, 2).get() for _ in range(2)]
+
+    assert calls == [1]
+    assert [tuple(each) for each in accumulated] == [(1, 2), (1, 2)]
+
+
+def test_an_app_without_a_store_is_told_when_a_guarded_task_is_used_and_not_before() -> None:
+    app = Celery("shop", set_as_current=False, broker="memory://")
+
+    @app.task(base=IdempotentTask, name="guarded")
+    def guarded(x: int) -> int:
+        return x
+
+    app.finalize()
+
+    with pytest.raises(ConfigurationError, match="oncelery_store"):
+        app.tasks["guarded"].delay(1)
+
+
+# What is refused
+
+
+@pytest.mark.parametrize("option", ["acks_late", "reject_on_worker_lost"])
+def test_a_guarded_task_whose_message_would_not_outlive_its_run_is_refused_by_name(app: Celery, option: str) -> None:
+    options: dict[str, Any] = {option: False}
+
+    @Oncelery(app).task(name="careless", **options)
+    def careless() -> None: ...
+
+    with pytest.raises(ConfigurationError, match=rf"'careless'.*{option}"):
+        app.finalize()
+
+
+def test_an_annotation_that_switches_late_acknowledgement_off_is_refused(app: Celery) -> None:
+    app.conf.task_annotations = {"annotated": {"acks_late": False}}
+
+    @Oncelery(app).task(name="annotated")
+    def annotated() -> None: ...
+
+    with pytest.raises(ConfigurationError, match="'annotated'"):
+        app.finalize()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"key": "order"}, "order"),
+        ({"ignore": "order"}, "order"),
+        ({"scope": "tenant"}, "tenant"),
+        ({"lease": 0}, "lease"),
+        ({"on_duplicate": "cry"}, "on_duplicate"),
+        ({"retry_on": "RefusedError"}, "retry_on"),
+    ],
+)
+def test_a_misconfigured_task_is_reported_by_name_when_the_app_is_finalized(
+    app: Celery, options: dict[str, Any], said: str
+) -> None:
+    @Oncelery(app).task(name="misconfigured", **options)
+    def misconfigured(order_id: str) -> None: ...
+
+    with pytest.raises(ConfigurationError, match=f"(?s)'misconfigured'.*{said}"):
+        app.finalize()
+
+
+def test_an_unknown_option_of_ours_is_reported_when_the_app_is_finalized(app: Celery) -> None:
+    @app.task(base=IdempotentTask, once={"leese": 3}, name="misspelt")
+    def misspelt() -> None: ...
+
+    with pytest.raises(ConfigurationError, match=r"'misspelt': no such option: leese"):
+        app.finalize()
+
+
+# Threads
+
+
+def test_threads_that_come_first_together_share_one_ledger(app: Celery) -> None:
+    once = Oncelery(app)
+    together = threading.Barrier(8)
+    ledgers = []
+
+    def ask() -> None:
+        together.wait()
+        ledgers.append((once.ledger, once.heartbeat))
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(set(ledgers)) == 1
+
+
+def test_a_key_of_task_id_makes_every_call_its_own_work(app: Celery) -> None:
+    calls = []
+
+    @Oncelery(app).task(key=TASK_ID)
+    def notify(x: float) -> None:
+        calls.append(x)
+
+    notify.delay(1)
+    notify.delay(1)
+    notify.apply_async((2,), task_id="given")
+    notify.apply_async((2,), task_id="given")
+
+    assert calls == [1, 1, 2]

@@ -1,0 +1,456 @@
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from celery import chain, chord, group, signature
+from guarded.hand import Hand
+from kombu import Exchange, Queue
+from kombu.exceptions import OperationalError
+
+from oncelery import DuplicateTaskError, PayloadMismatchError, StoreUnavailableError
+from oncelery.job import Job, Query, State
+from oncelery.stores import memory
+
+
+def jobs(hand: Hand) -> list[Job]:
+    return list(hand.once.ledger.find(Query()).items)
+
+
+# A lone call
+
+
+def test_a_lone_duplicate_is_answered_with_the_job_that_is_there(hand: Hand) -> None:
+    name = hand.name()
+
+    first = hand.tasks.joining.delay(name, 1)
+    second = hand.tasks.joining.delay(name, 1)
+    third = hand.tasks.joining.delay(name=name, payload=1)
+
+    assert first.id == second.id == third.id
+    assert [result.existing for result in (first, second, third)] == [False, True, True]
+    assert [result.published for result in (first, second, third)] == [True, True, True]
+    assert hand.waiting() == 1
+
+
+def test_a_duplicate_of_a_completed_job_has_its_result(hand: Hand) -> None:
+    name = hand.name()
+    hand.tasks.joining.delay(name, "paid")
+    hand.deliver_all()
+
+    again = hand.tasks.joining.delay(name, "paid")
+
+    assert again.existing
+    assert again.get(timeout=1) == "paid"
+    assert hand.waiting() == 0
+
+
+def test_past_its_retention_the_work_is_done_anew(hand: Hand) -> None:
+    name = hand.name()
+    first = hand.tasks.joining.delay(name)
+    hand.deliver_all()
+
+    hand.clock.advance(hours=25)
+    second = hand.tasks.joining.delay(name)
+
+    assert second.id != first.id
+    assert not second.existing
+
+
+def test_without_retention_only_live_jobs_are_duplicates(hand: Hand) -> None:
+    name = hand.name()
+    first, joined = (hand.tasks.excluding.delay(name) for _ in range(2))
+    hand.deliver_all()
+
+    second = hand.tasks.excluding.delay(name)
+
+    assert joined.id == first.id != second.id
+
+
+def test_the_same_arguments_in_another_scope_are_another_work(hand: Hand) -> None:
+    tenants = hand.name(), hand.name()
+
+    results = [hand.tasks.scoped.delay(tenant, "order-1") for tenant in tenants]
+
+    assert len({result.id for result in results}) == 2
+    assert {job.scope for job in jobs(hand)} == set(tenants)
+
+
+def test_a_call_that_the_task_cannot_take_is_refused_and_leaves_no_job(hand: Hand) -> None:
+    with pytest.raises(TypeError):
+        hand.tasks.joining.delay()
+
+    assert jobs(hand) == []
+
+
+def test_a_rejecting_task_names_the_job_that_is_there(hand: Hand) -> None:
+    name = hand.name()
+    first = hand.tasks.rejecting.delay(name)
+
+    with pytest.raises(DuplicateTaskError) as refused:
+        hand.tasks.rejecting.delay(name)
+
+    assert (refused.value.job_id, refused.value.state) == (first.id, State.QUEUED)
+    hand.deliver_all()
+    assert hand.tasks.rejecting.delay(name).existing
+
+
+def test_a_trailing_task_takes_the_newest_payload(hand: Hand) -> None:
+    name = hand.name()
+
+    first = hand.tasks.trailing.delay(name, "old")
+    second = hand.tasks.trailing.delay(name, "new")
+    hand.deliver_all()
+
+    assert second.id == first.id
+    assert [entry.payload for entry in hand.told(name)] == ["new"]
+
+
+def test_a_replacing_task_cancels_the_job_that_waits(hand: Hand) -> None:
+    name = hand.name()
+
+    first = hand.tasks.replacing.delay(name, "old")
+    second = hand.tasks.replacing.delay(name, "new")
+    hand.deliver_all()
+
+    assert not second.existing
+    assert [entry.payload for entry in hand.told(name)] == ["new"]
+    assert (first.state, second.state) == ("REVOKED", "SUCCESS")
+    assert (hand.job(first).state, hand.job(first).reason) == (State.CANCELLED, "replaced")
+
+
+# A key that the caller chose
+
+
+def test_a_callers_key_goes_before_the_tasks(hand: Hand) -> None:
+    first = hand.tasks.joining.apply_async((hand.name(),), {"payload": 1}, idempotency_key="evt-1")
+    other = hand.tasks.joining.apply_async((hand.name(),), {"payload": 1}, idempotency_key="evt-2")
+
+    assert other.id != first.id
+
+
+def test_a_callers_key_with_another_payload_is_refused(hand: Hand) -> None:
+    task = hand.tasks.asks_otherwise
+    job = task.apply_async((hand.name(), 1), idempotency_key="evt-1")
+
+    with pytest.raises(PayloadMismatchError) as refused:
+        task.apply_async((hand.name(), 2), idempotency_key="evt-1")
+
+    assert refused.value.job_id == job.id
+    assert hand.waiting() == 1
+
+
+def test_a_callers_key_travels_to_a_worker_that_has_never_heard_of_the_job(hand: Hand) -> None:
+    names = hand.name(), hand.name()
+    hand.tasks.asks_otherwise.apply_async((names[0], 0), idempotency_key="evt-1")
+    hand.once.__dict__["ledger"].store = memory.MemoryStore()
+
+    hand.deliver_all()
+    again = hand.tasks.asks_otherwise.apply_async((names[0], 0), idempotency_key="evt-1")
+
+    assert again.existing
+
+
+# Every way to publish
+
+
+def test_a_task_sent_by_name_is_covered(hand: Hand) -> None:
+    name = hand.name()
+
+    first = hand.app.send_task("joining", (name,))
+    second = hand.app.send_task("joining", kwargs={"name": name})
+    third = hand.tasks.joining.delay(name)
+
+    assert first.id == second.id == third.id
+    assert hand.waiting() == 1
+
+
+def test_a_task_sent_by_name_takes_every_argument_of_celerys(hand: Hand) -> None:
+    soon = datetime.now(UTC) + timedelta(hours=1)
+    sent = hand.app.send_task("joining", (hand.name(),), {}, None, soon, "my-id", result_cls=None, task_type=None)
+    plain = hand.app.send_task("elsewhere", (1,), {}, 3.0, None, "other-id")
+
+    assert (sent.id, plain.id) == ("my-id", "other-id")
+    assert hand.job("my-id").not_before is not None
+    assert hand.waiting() == 2
+
+
+def test_a_task_that_nobody_knows_here_is_sent_as_ever(hand: Hand) -> None:
+    hand.app.send_task("elsewhere.charge", (1,))
+
+    assert hand.waiting() == 1
+    assert jobs(hand) == []
+
+
+def test_a_signature_is_a_call_like_any_other(hand: Hand) -> None:
+    name = hand.name()
+
+    results = [
+        hand.tasks.joining.s(name).delay(),
+        hand.tasks.joining.si(name).apply_async(),
+        signature("joining", (name,), app=hand.app).delay(),
+        hand.tasks.joining.s().apply_async((name,)),
+    ]
+
+    assert len({result.id for result in results}) == 1
+    assert hand.waiting() == 1
+
+
+def test_a_signature_can_carry_a_callers_key(hand: Hand) -> None:
+    results = [
+        hand.tasks.asks_otherwise.s("a", 0).set(idempotency_key="evt-1").delay(),
+        hand.tasks.asks_otherwise.s("a", 0).set(idempotency_key="evt-2").delay(),
+    ]
+
+    assert results[0].id != results[1].id
+
+
+def test_a_call_whose_id_is_fixed_beforehand_keeps_it_and_is_answered_by_the_worker(hand: Hand) -> None:
+    name = hand.name()
+    hand.tasks.joining.delay(name, "done")
+    hand.deliver_all()
+
+    frozen = hand.tasks.joining.s(name, "done")
+    promised = frozen.freeze()
+    frozen.apply_async()
+    given = hand.tasks.joining.apply_async((name,), {"payload": "done"}, task_id="given")
+    hand.deliver_all()
+
+    assert given.id == "given"
+    assert promised.get(timeout=1) == given.get(timeout=1) == "done"
+    assert len(hand.told(name)) == 1
+
+
+def test_the_same_id_sent_again_is_the_same_job(hand: Hand) -> None:
+    name = hand.name()
+    hand.tasks.joining.apply_async((name,), task_id="given")
+    hand.deliver_all()
+
+    again = hand.tasks.joining.apply_async((name,), task_id="given")
+
+    assert again.existing
+    assert hand.waiting() == 0
+
+
+def test_an_id_that_stands_for_other_work_is_refused(hand: Hand) -> None:
+    hand.tasks.joining.apply_async((hand.name(),), task_id="given")
+
+    with pytest.raises(PayloadMismatchError):
+        hand.tasks.joining.apply_async((hand.name(),), task_id="given")
+
+
+@pytest.mark.parametrize("shape", ["group", "chain", "chord", "link", "link_error"])
+def test_part_of_a_canvas_is_published_under_its_own_id_although_the_work_is_there(hand: Hand, shape: str) -> None:
+    name = hand.name()
+    task = hand.tasks.joining
+    first = task.delay(name)
+    part, after = task.s(name), hand.app.tasks["guarded-lament"].si("", name)
+
+    canvases: dict[str, Callable[[], Any]] = {
+        "group": lambda: group(part, after).apply_async(),
+        "chain": lambda: chain(part, after).apply_async(),
+        "chord": lambda: chord([part], after).apply_async(),
+        "link": lambda: part.apply_async(link=after),
+        "link_error": lambda: part.apply_async(link_error=after),
+    }
+    result = canvases[shape]()
+
+    assert result.id != first.id
+    assert hand.waiting() == (3 if shape == "group" else 2)
+
+
+def test_part_of_a_canvas_does_not_change_the_job_that_it_joins(hand: Hand) -> None:
+    name = hand.name()
+    lone = hand.tasks.trailing.delay(name, "old")
+    before = hand.job(lone).body
+
+    group(hand.tasks.trailing.s(name, "new"), hand.tasks.rejecting.s(name)).apply_async()
+
+    assert hand.job(lone).body == before
+
+
+def test_part_of_a_canvas_is_never_rejected(hand: Hand) -> None:
+    name = hand.name()
+    hand.tasks.rejecting.delay(name)
+
+    group(hand.tasks.rejecting.s(name), hand.tasks.rejecting.s(name)).apply_async()
+
+    assert hand.waiting() == 3
+
+
+# Options of a call
+
+
+def test_options_reach_the_message_and_the_job_that_is_kept(hand: Hand) -> None:
+    hand.app.conf.task_queues = [Queue(hand.queue), Queue("urgent")]
+    name = hand.name()
+
+    result = hand.tasks.joining.apply_async(
+        (name,), queue="urgent", priority=3, headers={"colour": "red"}, soft_time_limit=5, time_limit=6, shadow="joined"
+    )
+
+    assert hand.waiting("urgent") == 1
+    assert hand.job(result).queue == "urgent#3"
+    hand.clock.advance(seconds=20)
+    hand.once.sweep()
+    assert hand.waiting("urgent") == 1
+    hand.clock.advance(hours=2)
+    hand.once.sweep()
+    assert hand.waiting("urgent") == 2
+
+
+def test_a_queue_and_an_exchange_may_be_given_as_objects(hand: Hand) -> None:
+    queue = Queue("by-object", Exchange("by-object"), routing_key="by-object")
+
+    result = hand.tasks.joining.apply_async(
+        (hand.name(),), queue=queue, declare=[queue], retry_policy={"max_retries": 1}
+    )
+
+    assert hand.waiting("by-object") == 1
+    assert hand.job(result).queue == "by-object"
+
+
+def test_a_route_gives_the_job_its_queue(hand: Hand) -> None:
+    hand.app.conf.task_routes = {"joining": {"queue": "routed", "priority": 4}}
+
+    result = hand.tasks.joining.delay(hand.name())
+
+    assert hand.job(result).queue == "routed#4"
+    assert hand.waiting("routed") == 1
+
+
+def test_a_route_by_arguments_gives_the_job_its_queue(hand: Hand) -> None:
+    def by_name(_name: str, args: Any, *_: object, **__: object) -> Any:
+        return {"queue": f"for-{args[0]}"}
+
+    hand.app.conf.task_routes = (by_name,)
+
+    assert hand.job(hand.tasks.joining.delay("a")).queue == "for-a"
+
+
+def test_the_worker_finds_the_label_that_the_publisher_gave(hand: Hand) -> None:
+    for priority in (None, 0, 5):
+        hand.once.send_task("joining", (hand.name(),), task_id=f"unknown-{priority}", priority=priority)
+        hand.tasks.joining.apply_async((hand.name(),), task_id=f"known-{priority}", priority=priority)
+
+    hand.deliver_all()
+
+    for priority in (None, 0, 5):
+        assert hand.job(f"known-{priority}").queue == hand.job(f"unknown-{priority}").queue
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        lambda _: {"countdown": 60},
+        lambda soon: {"eta": soon},
+        lambda soon: {"eta": soon.isoformat()},
+        lambda soon: {"countdown": 60, "eta": soon + timedelta(hours=1)},
+    ],
+    ids=["countdown", "eta", "eta as text", "both"],
+)
+def test_a_delay_is_that_of_the_job(hand: Hand, options: Callable[[datetime], dict[str, Any]]) -> None:
+    soon = datetime.now(UTC) + timedelta(seconds=60)
+
+    result = hand.tasks.joining.apply_async((hand.name(),), **options(soon))
+
+    not_before = hand.job(result).not_before
+    assert not_before
+    assert timedelta(seconds=50) < not_before - hand.clock() <= timedelta(seconds=60)
+
+
+def test_an_eta_without_a_zone_is_utc_as_celery_reads_it(hand: Hand) -> None:
+    hand.app.conf.update(timezone="Asia/Tokyo")
+    soon = datetime.now(UTC) + timedelta(seconds=60)
+
+    result = hand.tasks.joining.apply_async((hand.name(),), eta=soon.replace(tzinfo=None))
+
+    not_before = hand.job(result).not_before
+    assert not_before
+    assert timedelta(seconds=50) < not_before - hand.clock() <= timedelta(seconds=60)
+
+
+# Jobs that expire
+
+
+def test_a_lost_job_that_has_expired_is_cancelled_and_not_published_again(hand: Hand) -> None:
+    result = hand.tasks.joining.apply_async((hand.name(),), expires=-1)
+    hand.app.control.purge()
+
+    hand.clock.advance(hours=2)
+    hand.once.sweep()
+
+    assert (hand.job(result).state, hand.job(result).reason) == (State.CANCELLED, "expired")
+    assert result.state == "REVOKED"
+    assert hand.waiting() == 0
+
+
+def test_a_job_published_again_expires_when_it_would_have(hand: Hand) -> None:
+    result = hand.tasks.expiring.delay(hand.name())
+    hand.clock.advance(hours=2)
+    hand.once.sweep()
+
+    first, second = hand.deliver(), hand.deliver()
+    assert first.id == second.id == result.id
+    assert abs(
+        datetime.fromisoformat(first.headers["expires"]) - datetime.fromisoformat(second.headers["expires"])
+    ) < timedelta(seconds=1)
+
+
+def test_a_call_does_not_join_a_job_that_has_expired_unseen(hand: Hand) -> None:
+    name = hand.name()
+    stale = hand.tasks.joining.apply_async((name,), expires=datetime.now(UTC) - timedelta(seconds=1))
+
+    fresh = hand.tasks.joining.apply_async((name,), expires=3600)
+
+    assert fresh.id != stale.id
+    assert (hand.job(stale).state, hand.job(stale).reason) == (State.CANCELLED, "expired")
+
+
+# When broker or store is away
+
+
+def test_a_job_that_the_broker_refuses_is_kept_for_the_sweeper(hand: Hand, caplog: pytest.LogCaptureFixture) -> None:
+    with hand.broker_down(), caplog.at_level(logging.WARNING, "oncelery"):
+        result = hand.tasks.joining.delay(hand.name())
+
+    assert not result.published
+    assert hand.job(result).state is State.QUEUED
+    assert result.id in caplog.text
+    hand.clock.advance(hours=2)
+    assert hand.once.sweep().published == 1
+    assert hand.deliver().id == result.id
+
+
+def test_a_job_that_the_broker_refuses_can_be_refused(hand: Hand) -> None:
+    hand.app.conf.oncelery_on_broker_down = "refuse"
+
+    with hand.broker_down(), pytest.raises(OperationalError):
+        hand.tasks.joining.delay(hand.name())
+
+    (job,) = jobs(hand)
+    assert (job.state, job.reason) == (State.CANCELLED, "not published")
+
+
+def test_a_call_that_celery_cannot_send_leaves_no_live_job(hand: Hand) -> None:
+    hand.tasks.joining.soft_time_limit, hand.tasks.joining.time_limit = 9, 5
+
+    with pytest.raises(ValueError, match="soft_time_limit"):
+        hand.tasks.joining.delay(hand.name())
+
+    assert [job.state for job in jobs(hand)] in ([], [State.CANCELLED])
+
+
+def test_without_its_store_nothing_is_published(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_: object, **__: object) -> None:
+        raise StoreUnavailableError
+
+    monkeypatch.setattr(hand.store, "reserve", away)
+
+    with pytest.raises(StoreUnavailableError):
+        hand.tasks.joining.delay(hand.name())
+
+    assert hand.waiting() == 0

@@ -1,0 +1,109 @@
+"""Hand: a worker that takes one message when the test says so, in the test's own process."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import Context
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty
+from typing import Any
+
+from celery.app.trace import build_tracer
+from kombu.exceptions import OperationalError
+
+from guarded.world import World
+from oncelery.ledger import Ledger
+from oncelery.stores.memory import MemoryStore
+from oncelery.testing.clock import FakeClock
+
+#: More messages than any test sends.
+MOST = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """A message that was taken from the queue, and what Celery made of it."""
+
+    id: str
+    task: str
+    headers: dict[str, Any]
+    #: As Celery calls it; None for success.
+    state: str | None
+    value: Any
+
+
+class Hand(World):
+    """A world without servers: broker, results and ledger are in this process, the ledger on a clock to be moved."""
+
+    def __init__(self, folder: Path) -> None:
+        self.queue = secrets.token_hex(4)
+        super().__init__(
+            folder,
+            {
+                "broker_url": "memory://",
+                "result_backend": "cache+memory://",
+                "oncelery_store": "memory://",
+                "task_default_queue": self.queue,
+            },
+        )
+        self.clock = FakeClock()
+        self.store = MemoryStore(clock=self.clock)
+        self.once.__dict__["ledger"] = Ledger(self.store)
+
+    def deliver(self) -> Delivered:
+        """Take the next message and run its task, whatever its ETA."""
+        return next(self._deliveries())
+
+    def deliver_all(self) -> list[Delivered]:
+        """Run tasks until no message is left."""
+        delivered = list(itertools.islice(self._deliveries(), MOST))
+        assert len(delivered) < MOST, f"it goes on for ever: {delivered[-3:]}"
+        return delivered
+
+    def waiting(self, queue: str = "") -> int:
+        """Count the messages in a queue."""
+        with self.app.connection_for_read() as connection:
+            return int(connection.SimpleQueue(queue or self.queue).qsize())
+
+    @contextmanager
+    def broker_down(self) -> Iterator[None]:
+        """Let no message through."""
+        amqp: Any = self.app.amqp
+        send = amqp.send_task_message
+
+        def refuse(*_: object, **__: object) -> None:
+            raise OperationalError("the broker is down")
+
+        amqp.send_task_message = refuse
+        try:
+            yield
+        finally:
+            amqp.send_task_message = send
+
+    def _deliveries(self) -> Iterator[Delivered]:
+        with self.app.connection_for_read() as connection:
+            queue = connection.SimpleQueue(self.queue)
+            while True:
+                try:
+                    message = queue.get(block=False)
+                except Empty:
+                    return
+                message.ack()
+                yield self._run(message)
+
+    def _run(self, message: Any) -> Delivered:
+        args, kwargs, embedded = message.payload
+        headers = message.headers
+        info = {name: message.delivery_info.get(name) for name in ("exchange", "routing_key")}
+        info |= {"priority": message.properties.get("priority"), "redelivered": False}
+        request = {**headers, **embedded, "delivery_info": info, "hostname": "hand", "is_eager": False}
+        task = self.app.tasks[headers["task"]]
+        trace = build_tracer(task.name, task, app=self.app)
+        # As in a process of its own, also when a task that is running has this one delivered.
+        ended = Context().run(trace, headers["id"], args, kwargs, request)
+        state, value = (ended.info.state, ended.info.retval) if ended.info else (None, ended.retval)
+        return Delivered(headers["id"], task.name, headers, state, value)
