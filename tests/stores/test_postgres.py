@@ -48,7 +48,7 @@ from oncelery.testing.proxy import FaultProxy, Loss
 from oncelery.testing.servers import PostgresServer
 
 #: What servers out there have: the digest of the functions of this revision, and of each migration.
-FUNCTIONS = {1: "5fa9ab409b5483b9"}
+FUNCTIONS = {1: "892b2a836311dce9"}
 MIGRATIONS = ["0fbf38053c2f3ccf"]
 
 #: How long to wait for what must happen.

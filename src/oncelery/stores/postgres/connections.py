@@ -168,7 +168,6 @@ class BorrowedConnection:
 
     def close(self) -> None:
         """Leave the connection to the caller."""
-        self._cursor.close()
 
 
 class BoundedConnection(psycopg.Connection[Row]):
