@@ -1,82 +1,81 @@
 -- begin: (absent with a body | queued | running with a lapsed lease) -> running, a higher fence
--- in: now, the submission (see accept.lua), 12 holder, 13 worker, 14 lease, 15 max_crashes, 16 hold ('1' or ''),
---     17 body (missing: none)
--- out: granted, fence, attempt, crashes, lease_until, key, task, scope, '1' if a run was cut short, an amended body,
---      steps (flat)
+-- in: now, the submission (see accept.lua; in it, 6 max_crashes, 7 hold), 5 holder, 6 worker, 7 lease,
+--     8 body (missing: none)
+-- out: begun, fence, key, kind: a first grant, from the time that is its fence
+--      | granted, fence, key, kind, attempt, crashes, lease_until, scope, '1' if a run was cut short, an amended body,
+--        steps (flat)
 --      | busy | later | finished | buried | cancelled | mismatched, and the job | absent
 
 --include shared.lua
-local id, holder = ARGV[2], ARGV[12]
+local id, holder, worker, lease = ARGV[2], ARGV[5], ARGV[6], ARGV[7]
 
-local function granted(job)
-  local body = job.amended and call('GET', ns .. 'body:' .. id) or false
-  local answer = { 'granted', job.fence, job.attempt, job.crashes or '0', job.lease_until, job.key, job.task,
-    job.scope or '', job.interrupted or '', body }
-  if job.steps then
-    for field, value in pairs(job) do
-      if field:sub(1, 5) == 'step:' then
-        answer[#answer + 1] = field
-        answer[#answer + 1] = value
-      end
-    end
-  end
-  return answer
-end
-
-local function grant(job, was_known)
-  local name = ns .. 'job:' .. id
-  job.fence = digits(math.max(job.fence + 1, now))
-  job.attempt = digits((job.attempt or 0) + 1)
-  job.lease_until = digits(now + ARGV[14])
-  call('HSET', name, 'state', RUNNING, 'changed_at', at, 'begun_at', at, 'lease_until', job.lease_until,
-    'holder', holder, 'worker', ARGV[13], 'fence', job.fence, 'attempt', job.attempt)
-  if job.not_before or job.received or job.resent then
-    call('HDEL', name, 'not_before', 'received', 'resent')
-  end
-  call('ZADD', ns .. 'due', job.lease_until, id)
-  call('ZADD', ns .. 'running:' .. job.task, at, id)
-  if job.scope then
-    call('ZADD', ns .. 'scope:' .. job.scope, at, id)
-  end
-  if job.state == QUEUED then
-    call('ZREM', ns .. 'queued:' .. job.task, id)
-    call('ZREM', ns .. 'waiting:' .. job.queue, id)
-  end
-  -- Only a first, undelayed message tells when others of its queue should have come.
-  if was_known and not job.begun_at and job.sent_at == job.created_at then
-    call('ZADD', ns .. 'watermark', 'GT', job.sent_at, job.queue)
-  end
-  return granted(job)
-end
-
-local job = unfinished(id)
-if job and job.state == QUEUED and not (job.behind or job.not_before or job.interrupted) then
-  return grant(job, true)
+-- The common case: a first run, to whose job nothing has happened before.
+local fields = call('HMGET', ns .. 'job:' .. id, 'plain', 'state', 'fence', 'key', 'kind', 'created_at')
+if fields[1] and fields[2] == QUEUED and tonumber(fields[3]) < now then
+  local lease_until = now + lease
+  call('HSET', ns .. 'job:' .. id, 'state', RUNNING, 'fence', at, 'lease_until', digits(lease_until),
+    'holder', holder, 'worker', worker)
+  call('ZADD', ns .. 'live:' .. fields[5], digits(RUNS + lease_until), id)
+  call('ZADD', ns .. 'kinds', 'GT', fields[6], fields[5])
+  return { 'begun', at, fields[4], fields[5] }
 end
 
 --include reading.lua
 --include ending.lua
 --include changes.lua
 --include accept.lua
-local max_crashes, hold, body = tonumber(ARGV[15]), ARGV[16] == '1', ARGV[17]
+--include duplicate.lua
+local max_crashes, hold, body = offer[6], offer[7], ARGV[8]
 
--- A duplicate meets the job that keeps its key, or its own job under way or at its end.
-local function meet(met)
-  if id ~= met.id and payload_differs(met) then
-    note(met, 'refused')
-    return { 'mismatched', told(met) }
+local function grant(job)
+  -- Only a first, undelayed message tells when others of its queue should have come.
+  if not job.begun_at and job.sent_at == job.created_at then
+    call('ZADD', ns .. 'kinds', 'GT', job.sent_at, job.kind)
   end
-  if met.state == COMPLETED or met.state == BURIED then
-    note(met, met.state == COMPLETED and 'replayed' or 'buried')
-    return { 'finished', told(met) }
-  end
-  note(met, 'busy')
-  return { 'busy', told(met) }
+  move(job, {
+    state = RUNNING,
+    changed_at = at,
+    begun_at = at,
+    lease_until = now + lease,
+    not_before = false,
+    held = false,
+    holder = holder,
+    worker = worker,
+    fence = math.max(job.fence + 1, now),
+    attempt = (job.attempt or 0) + 1,
+    received = false,
+    resent = false,
+  }, now + lease)
 end
 
-local accepted
-local old = job or known(id)
-job = readable(old)
+local function granted(job)
+  local answer = { 'granted', job.fence, job.key, job.kind, job.attempt, job.crashes or '0', job.lease_until,
+    job.scope or '', job.interrupted or '', job.amended and body_of(job) or false }
+  for field, value in pairs(job) do
+    if field:sub(1, 5) == 'step:' then
+      answer[#answer + 1] = field
+      answer[#answer + 1] = value
+    end
+  end
+  return answer
+end
+
+-- A duplicate meets the job that keeps its key, or its own job under way or at its end.
+local function meet(job)
+  if id ~= job.id and payload_differs(job) then
+    note(job, 'refused')
+    return { 'mismatched', told(job) }
+  end
+  if job.state == COMPLETED or job.state == BURIED then
+    note(job, job.state == COMPLETED and 'replayed' or 'buried')
+    return { 'finished', told(job) }
+  end
+  note(job, 'busy')
+  return { 'busy', told(job) }
+end
+
+local old = known(id)
+local job = readable(old)
 
 if not job then
   local last = last_of(key)
@@ -90,8 +89,11 @@ if not job then
   if not body then
     return { 'absent' }
   end
-  accepted = accept(old, last, 0, body)
-  job = accepted
+  delay = 0
+  accept(last, old, body)
+  job = unfinished(id)
+  -- Nobody has sent it, so it tells nothing of its queue.
+  job.sent_at = ''
 end
 
 if job.state == COMPLETED or job.state == BURIED then
@@ -119,4 +121,5 @@ if crashes > max_crashes or (job.interrupted and hold) then
   bury(job, crashes > max_crashes and 'crashed' or 'outcome unknown')
   return { 'buried', told(job) }
 end
-return grant(job, job ~= accepted)
+grant(job)
+return granted(job)

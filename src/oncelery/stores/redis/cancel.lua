@@ -5,6 +5,7 @@
 --include shared.lua
 --include reading.lua
 --include ending.lua
+--include changes.lua
 local reason, force = ARGV[3], ARGV[4] == '1'
 
 local job = readable(known(ARGV[2]))

@@ -1,29 +1,90 @@
--- The other ways a job changes, beside ending for good.
+-- How a job changes in other ways than by ending for good. Each function keeps the table and all keys in step.
 
--- Put a job that has just changed among those of its state, and take it from where it was before.
-local function list(job, before)
-  call('ZADD', ns .. job.state .. ':' .. job.task, job.changed_at, job.id)
-  if job.scope then
-    call('ZADD', ns .. 'scope:' .. job.scope, job.changed_at, job.id)
+-- `false` takes a field away. What is changed by this is not plain any more, and has all the fields it lacked.
+function update(job, changes)
+  local set, gone = {}, { 'plain' }
+  for field, value in pairs(job.implied or {}) do
+    set[#set + 1] = field
+    set[#set + 1] = value
   end
-  if before and before ~= job.state then
-    call('ZREM', ns .. before .. ':' .. job.task, job.id)
+  job.implied = nil
+  for field, value in pairs(changes) do
+    if type(value) == 'number' then
+      value = digits(value)
+    end
+    if value then
+      set[#set + 1] = field
+      set[#set + 1] = value
+    elseif job[field] then
+      gone[#gone + 1] = field
+    end
+    job[field] = value or nil
+  end
+  if #set > 0 then
+    call('HSET', ns .. 'job:' .. job.id, unpack(set))
+  end
+  call('HDEL', ns .. 'job:' .. job.id, unpack(gone))
+end
+
+-- Put a job among those of its state, to be checked at that time.
+function list(job, check)
+  local kind, id = job.kind, job.id
+  if job.state == RUNNING then
+    call('ZADD', ns .. 'live:' .. kind, digits(RUNS + check), id)
+  elseif job.state == BURIED then
+    call('ZADD', ns .. 'buried:' .. kind, job.changed_at, id)
+  elseif not job.held then
+    call('ZADD', ns .. 'live:' .. kind, job.sent_at, id)
+  else
+    call('ZADD', ns .. 'held:' .. kind, job.changed_at, id)
+    if not job.behind then
+      call('ZADD', ns .. 'due', digits(check), id)
+      if job.resent then
+        call('ZREM', ns .. 'delayed:' .. kind, id)
+      else
+        call('ZADD', ns .. 'delayed:' .. kind, job.sent_at, id)
+      end
+    end
+  end
+  if job.scope then
+    call('ZADD', ns .. 'scope:' .. job.scope, job.changed_at, id)
   end
 end
 
--- Back to queued, or there again; its message counts as sent when the delay is over.
+-- The list in which a job of that state is.
+local function list_of(state, held)
+  return held and 'held' or state == BURIED and BURIED or 'live'
+end
+
+-- Take a job from where it was as long as it was in that state.
+function unlist(job, state, held)
+  call('ZREM', ns .. list_of(state, held) .. ':' .. job.kind, job.id)
+  if held then
+    call('ZREM', ns .. 'due', job.id)
+    call('ZREM', ns .. 'delayed:' .. job.kind, job.id)
+  end
+end
+
+local function move(job, changes, check)
+  local state, held = job.state, job.held
+  update(job, changes)
+  list(job, check)
+  if list_of(state, held) ~= list_of(job.state, job.held) then
+    unlist(job, state, held)
+  end
+end
+
+-- Back to queued; its message counts as sent when the delay is over.
 local function queue(job, delay)
-  local before = job.state
-  update(job, {
+  move(job, {
     state = QUEUED,
     changed_at = at,
     sent_at = now + delay,
     not_before = delay > 0 and now + delay,
+    held = delay > 0 and '1',
     lease_until = false,
     resent = false,
-  })
-  await(job, job.sent_at + SLOW_CHECK)
-  list(job, before)
+  }, now + delay + SLOW_CHECK)
 end
 
 -- The run goes to the job's past, before the job is queued, granted again or ended.
@@ -44,21 +105,35 @@ local function end_run(job, cause, failure)
   })
 end
 
+-- The job has ended: the one it waited behind need not mind it, and the one that waits behind it may begin.
+function let_follow(job)
+  local front = job.behind and unfinished(job.behind)
+  if front then
+    update(front, { trail_id = false })
+  end
+  local trail = job.trail_id and unfinished(job.trail_id)
+  if trail then
+    local sent_at = math.max(now, tonumber(trail.not_before or now))
+    local fence = math.max(tonumber(trail.fence), tonumber(job.fence))
+    update(trail, { behind = false, sent_at = sent_at, fence = fence })
+    -- No sign is needed: whoever ended the job in front may have died before it published this one.
+    list(trail, sent_at + PUBLISH_GRACE)
+    call('HSET', bucket('keys', trail.key), trail.key, trail.id)
+  end
+end
+
 local function bury(job, reason, failure)
-  local before = job.state
-  update(job, {
+  move(job, {
     state = BURIED,
     reason = reason,
     error = failure or job.error or false,
     changed_at = at,
     settled_at = at,
+    held = false,
     lease_until = false,
     not_before = false,
     cancel_requested = false,
   })
-  list(job, before)
-  call('ZREM', ns .. 'due', job.id)
-  call('ZREM', ns .. 'waiting:' .. job.queue, job.id)
   let_follow(job)
 end
 
@@ -72,19 +147,33 @@ local function end_lapsed(job)
   finish(job, CANCELLED)
 end
 
--- Delete a finished job. What else has come to its id, key or scope stays.
-local function forget(job)
-  local ids, keys = bucket('ids', job.id), bucket('keys', job.key)
+-- What few jobs have is packed into one field, which is empty for all others.
+function pack_seldom(job)
+  local more = {
+    scope = job.scope, digest = job.digest, crashes = job.crashes, past = job.past, behind = job.behind,
+    trail_id = job.trail_id, reason = job.reason, error = job.error, progress = job.progress,
+    settled_at = job.settled_at, attempt = job.attempt ~= '1' and job.attempt or nil,
+    fence = job.fence ~= job.begun_at and job.fence or nil, result = job.result == '' and job.result or nil,
+  }
+  for field, value in pairs(job) do
+    if field:sub(1, 5) == 'step:' then
+      more[field] = value
+    end
+  end
+  return next(more) and cmsgpack.pack(more) or ''
+end
+
+-- Delete a finished job.
+function forget(job)
   local n, entry_id = stream_of(job.place)
+  local keys = bucket('keys', job.key)
   call('XDEL', ns .. 'finished:' .. n, entry_id)
+  call('HDEL', bucket('ids', job.id), job.id)
   call('HDEL', ns .. 'repeats', job.place)
-  if call('HGET', keys, job.key) == job.place then
+  if call('HGET', keys, job.key) == job.id then
     call('HDEL', keys, job.key)
   end
-  if call('HGET', ids, job.id) == job.place then
-    call('HDEL', ids, job.id)
-    if job.scope then
-      call('ZREM', ns .. 'scope:' .. job.scope, job.id)
-    end
+  if job.scope then
+    call('ZREM', ns .. 'scope:' .. job.scope, job.id)
   end
 end

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 import weakref
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -50,7 +51,7 @@ class Server:
         self._idle: list[Link] = []
         _servers.add(self)
 
-    def run(self, verb: str, *inputs: Word, safe: bool = False) -> Any:  # noqa: ANN401 - as its script says
+    def run(self, verb: str, inputs: Sequence[Word], *, safe: bool = False) -> Any:  # noqa: ANN401 - as its script says
         """Run a verb's script and give its reply, in one round trip; if `safe`, when the barrier is passed."""
         with store_errors():
             written = words(inputs)

@@ -12,12 +12,12 @@ end
 
 local was = told(job)
 local keys = bucket('keys', job.key)
-if call('HGET', keys, job.key) == '@' .. job.id then
+if call('HGET', keys, job.key) == job.id then
   call('HDEL', keys, job.key)
 end
 if job.scope then
   call('ZREM', ns .. 'scope:' .. job.scope, job.id)
 end
-call('ZREM', ns .. 'buried:' .. job.task, job.id)
+call('ZREM', ns .. 'buried:' .. job.kind, job.id)
 call('DEL', ns .. 'job:' .. job.id, ns .. 'body:' .. job.id)
 return { 'discarded', was }

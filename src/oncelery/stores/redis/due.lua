@@ -8,62 +8,68 @@
 --include ending.lua
 --include changes.lua
 local limit, taken, ended = tonumber(ARGV[2]), {}, 0
+local kinds = call('ZRANGE', ns .. 'kinds', 0, -1, 'WITHSCORES')
 
--- Each one is set a later check or ends, so that the next look finds others.
-local function take(id)
+local function take(id, index)
   local job = unfinished(id)
   if not job then
     -- Evicted, against our rules: the others must not wait for it.
-    call('ZREM', ns .. 'due', id)
-    return
-  end
-  if body_of(job) == '' or (lapsed(job) and job.cancel_requested) then
+    call('ZREM', index, id)
+  elseif body_of(job) == '' or (lapsed(job) and job.cancel_requested) then
     end_lapsed(job)
     ended = ended + 1
-    return
+  else
+    local resent = (job.resent or 0) + 1
+    local check = now + math.min(PUBLISH_GRACE * 2 ^ resent, SLOW_CHECK)
+    move(job, { resent = resent, held = job.state == QUEUED and '1' or nil }, check)
+    taken[#taken + 1] = told(job)
   end
-  local resent = (job.resent or 0) + 1
-  update(job, { resent = resent })
-  call('ZADD', ns .. 'due', digits(now + math.min(PUBLISH_GRACE * 2 ^ resent, SLOW_CHECK)), id)
-  call('ZREM', ns .. 'waiting:' .. job.queue, id)
-  taken[#taken + 1] = told(job)
 end
 
--- Those whose check has come.
-while #taken < limit and ended < ENDED_AT_ONCE do
-  local ids = call('ZRANGEBYSCORE', ns .. 'due', '-inf', at, 'LIMIT', 0, limit - #taken)
-  if #ids == 0 then
-    break
-  end
-  for _, id in ipairs(ids) do
-    take(id)
+-- Those of an index up to a time, with the time at which they were to be checked or sent.
+local function look(found, index, oldest, newest, later)
+  local rows = call('ZRANGEBYSCORE', index, digits(oldest), digits(newest), 'WITHSCORES', 'LIMIT', 0, limit - #taken)
+  for i = 1, #rows, 2 do
+    found[#found + 1] = { id = rows[i], index = index, at = rows[i + 1] + later }
   end
 end
+
+local function take_all(found)
+  table.sort(found, function(a, b)
+    return a.at < b.at
+  end)
+  for _, job in ipairs(found) do
+    if #taken < limit then
+      take(job.id, job.index)
+    end
+  end
+  return #found
+end
+
+-- Those whose check has come; again, if some of them only ended.
+repeat
+  local found = {}
+  look(found, ns .. 'due', 0, now, 0)
+  for i = 1, #kinds, 2 do
+    look(found, ns .. 'live:' .. kinds[i], RUNS, RUNS + now, -RUNS)
+    look(found, ns .. 'live:' .. kinds[i], 0, now - SLOW_CHECK, SLOW_CHECK)
+  end
+until take_all(found) == 0 or #taken == limit or ended > ENDED_AT_ONCE
 
 -- Those that a sign tells of: the queue is empty, or one that was sent to it later has begun.
 local sent_before = {}
-local marks = call('ZRANGE', ns .. 'watermark', 0, -1, 'WITHSCORES')
-for i = 1, #marks, 2 do
-  sent_before[marks[i]] = tonumber(marks[i + 1]) - 1
+for i = 1, #kinds, 2 do
+  local queue = cjson.decode(kinds[i])[2]
+  sent_before[queue] = math.max(sent_before[queue] or 0, tonumber(kinds[i + 1]) - 1)
 end
 for i = 3, #ARGV do
   sent_before[ARGV[i]] = now
 end
-
 local missing = {}
-for queue, mark in pairs(sent_before) do
-  local newest = digits(math.min(mark, now - PUBLISH_GRACE))
-  local rows = call('ZRANGEBYSCORE', ns .. 'waiting:' .. queue, '-inf', newest, 'WITHSCORES', 'LIMIT', 0, limit - #taken)
-  for i = 1, #rows, 2 do
-    missing[#missing + 1] = { id = rows[i], sent_at = tonumber(rows[i + 1]) }
-  end
+for i = 1, #kinds, 2 do
+  local newest = math.min(sent_before[cjson.decode(kinds[i])[2]], now - PUBLISH_GRACE)
+  look(missing, ns .. 'live:' .. kinds[i], 0, newest, 0)
+  look(missing, ns .. 'delayed:' .. kinds[i], 0, newest, 0)
 end
-table.sort(missing, function(a, b)
-  return a.sent_at < b.sent_at
-end)
-for _, job in ipairs(missing) do
-  if #taken < limit then
-    take(job.id)
-  end
-end
+take_all(missing)
 return taken

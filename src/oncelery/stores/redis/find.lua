@@ -26,7 +26,8 @@ local function newer(a, b)
 end
 
 local function fetch_from_set(source)
-  local rows = call('ZREVRANGEBYSCORE', source.key, newest == math.huge and '+inf' or digits(newest), digits(source.oldest),
+  -- From RUNS on there are running ones.
+  local rows = call('ZREVRANGEBYSCORE', source.key, digits(math.min(newest, RUNS - 1)), digits(source.oldest),
     'WITHSCORES', 'LIMIT', source.fetched, FETCHED_AT_ONCE)
   source.fetched = source.fetched + FETCHED_AT_ONCE
   local places = {}
@@ -50,6 +51,21 @@ local function fetch_from_stream(source)
     add(call('XREVRANGE', source.key, source.newest, digits(places[#places].at)))
     table.sort(places, newer)
   end
+  return places
+end
+
+-- These are listed by their next check, and there are as many as workers have processes and threads: read and sort them.
+local function fetch_running(source)
+  local places = {}
+  for _, id in ipairs(source.is_read and {} or call('ZRANGEBYSCORE', source.key, digits(RUNS), '+inf')) do
+    local times = call('HMGET', ns .. 'job:' .. id, 'changed_at', 'fence')
+    local changed_at = tonumber(times[1] or times[2])
+    if changed_at and changed_at >= since and changed_at <= newest then
+      places[#places + 1] = { at = changed_at, id = id }
+    end
+  end
+  source.is_read = true
+  table.sort(places, newer)
   return places
 end
 
@@ -77,19 +93,29 @@ end
 if scope ~= '' then
   open({ key = ns .. 'scope:' .. scope, fetch = fetch_from_set, oldest = since })
 else
-  for _, of_task in ipairs(task ~= '' and { task } or call('SMEMBERS', ns .. 'tasks')) do
-    for _, state in ipairs({ QUEUED, RUNNING, BURIED }) do
-      if wants(state, of_task) then
-        open({ key = ns .. state .. ':' .. of_task, fetch = fetch_from_set, oldest = since })
-      end
+  for _, kind in ipairs(call('ZRANGE', ns .. 'kinds', 0, -1)) do
+    local of_task = cjson.decode(kind)[1]
+    if wants(QUEUED, of_task) then
+      open({ key = ns .. 'live:' .. kind, fetch = fetch_from_set, oldest = since })
+      open({ key = ns .. 'held:' .. kind, fetch = fetch_from_set, oldest = since })
+    end
+    if wants(RUNNING, of_task) then
+      open({ key = ns .. 'live:' .. kind, fetch = fetch_running })
+    end
+    if wants(BURIED, of_task) then
+      open({ key = ns .. 'buried:' .. kind, fetch = fetch_from_set, oldest = since })
     end
   end
-  local kinds = call('HGETALL', ns .. 'kinds')
-  for i = 1, #kinds, 2 do
-    local n, kind = kinds[i], tonumber(kinds[i]) and cjson.decode(kinds[i + 1])
-    if kind and wants(kind[1], kind[2]) then
-      local oldest = math.max(since, now - kind[5] + 1)
-      open({ key = ns .. 'finished:' .. n, fetch = fetch_from_stream, oldest = oldest, n = n, kind = kind })
+  local endings = call('HGETALL', ns .. 'endings')
+  for i = 1, #endings, 2 do
+    local n, ending = endings[i], endings[i + 1]
+    local state, kind = ending:match('^(%l+)(.*)$')
+    if tonumber(n) and kind ~= '' then
+      local of_task, _, _, history = unpack(cjson.decode(kind))
+      if wants(state, of_task) then
+        local oldest = math.max(since, now - history + 1)
+        open({ key = ns .. 'finished:' .. n, fetch = fetch_from_stream, oldest = oldest, n = n, ending = ending })
+      end
     end
   end
 end
@@ -109,7 +135,7 @@ local function take_newest()
   if not source.head then
     table.remove(sources, best)
   end
-  return place, place.entry and unpack_entry(source.n, source.kind, place.entry) or known(place.id)
+  return place, place.entry and unpack_entry(source.n, source.ending, place.entry) or known(place.id)
 end
 
 local page, last, examined = { '', '' }, nil, 0

@@ -7,11 +7,11 @@
 local limit, pruned = tonumber(ARGV[2]), 0
 
 -- The oldest stand first; what is not past its history ends the search.
-local function prune(n, kind)
+local function prune(n, ending)
   while pruned < limit do
     local entries = call('XRANGE', ns .. 'finished:' .. n, '-', '+', 'COUNT', math.min(FETCHED_AT_ONCE, limit - pruned))
     for _, entry in ipairs(entries) do
-      local job = unpack_entry(n, kind, entry)
+      local job = unpack_entry(n, ending, entry)
       if readable(job) then
         return
       end
@@ -20,16 +20,23 @@ local function prune(n, kind)
     end
     if #entries == 0 then
       call('DEL', ns .. 'finished:' .. n)
-      call('HDEL', ns .. 'kinds', n, cjson.encode(kind))
+      call('HDEL', ns .. 'endings', n, ending)
       return
     end
   end
 end
 
-local kinds = call('HGETALL', ns .. 'kinds')
-for i = 1, #kinds, 2 do
-  if tonumber(kinds[i]) then
-    prune(kinds[i], cjson.decode(kinds[i + 1]))
+local endings = call('HGETALL', ns .. 'endings')
+for i = 1, #endings, 2 do
+  if tonumber(endings[i]) then
+    prune(endings[i], endings[i + 1])
+  end
+end
+
+-- A kind that no job has any more; the next one of it makes it known again.
+for _, kind in ipairs(call('ZRANGEBYSCORE', ns .. 'kinds', '-inf', digits(now - SLOW_CHECK))) do
+  if call('EXISTS', ns .. 'live:' .. kind, ns .. 'held:' .. kind, ns .. 'buried:' .. kind) == 0 then
+    call('ZREM', ns .. 'kinds', kind)
   end
 end
 

@@ -1,40 +1,67 @@
 -- How any job is found and told. A job is a table of its fields; one that is missing is none.
 
+-- What its kind says of a job.
+local function tell_kind(job)
+  job.task, job.queue, job.retention, job.history = unpack(cjson.decode(job.kind))
+end
+
+local function unfinished(id)
+  local flat = call('HGETALL', ns .. 'job:' .. id)
+  if #flat == 0 then
+    return nil
+  end
+  local job = { id = id }
+  for i = 1, #flat, 2 do
+    job[flat[i]] = flat[i + 1]
+  end
+  if job.plain then
+    -- What follows from the other fields, and is written when the job is plain no more.
+    job.plain, job.implied = nil, { changed_at = job.created_at, sent_at = job.created_at }
+    if job.state == RUNNING then
+      job.implied.begun_at, job.implied.changed_at, job.implied.attempt = job.fence, job.fence, '1'
+    end
+    for field, value in pairs(job.implied) do
+      job[field] = value
+    end
+  end
+  tell_kind(job)
+  return job
+end
+
 local function present(value)
   return value ~= '' and value or nil
 end
 
+-- A place among the finished jobs, as the number of its kind and the id of its entry.
 local function stream_of(place)
   local n, stamp, number = place:match('^(%d+)(%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d)%-?(%d*)$')
   return n, stamp .. '-' .. (present(number) or '0')
 end
 
 -- The fields of an entry always stand in the order in which ending.lua writes them.
-local function unpack_entry(n, kind, entry)
+local function unpack_entry(n, ending, entry)
   local stamp, number = entry[1]:match('^(%d+)%-(%d+)$')
   local fields = entry[2]
   local job = {
-    place = place_of(n, stamp, number),
-    state = kind[1],
-    task = kind[2],
-    queue = kind[3],
-    retention = kind[4],
-    history = kind[5],
+    place = n .. ('0'):rep(16 - #stamp) .. stamp .. (number ~= '0' and '-' .. number or ''),
+    state = ending:match('^%l+'),
+    kind = ending:match('^%l+(.*)$'),
     settled_at = stamp,
     id = fields[2],
     key = fields[4],
     created_at = stamp - fields[6],
-    fence = fields[10],
-    holder = present(fields[12]),
-    worker = present(fields[14]),
+    holder = present(fields[10]),
+    worker = present(fields[12]),
+    caller = present(fields[14]),
   }
+  tell_kind(job)
   if fields[8] ~= '' then
-    job.begun_at = stamp - fields[8]
-    job.fence = job.begun_at + fields[10]
+    job.begun_at = digits(stamp - fields[8])
+    job.fence = job.begun_at
     job.attempt = '1'
   end
   if job.state == COMPLETED then
-    job.result = fields[16]
+    job.result = present(fields[16]) or 'null'
   end
   if fields[18] ~= '' then
     for field, value in pairs(cmsgpack.unpack(fields[18])) do
@@ -49,7 +76,7 @@ end
 local function finished(place)
   local n, entry_id = stream_of(place)
   local entry = call('XRANGE', ns .. 'finished:' .. n, entry_id, entry_id)[1]
-  return entry and unpack_entry(n, cjson.decode(call('HGET', ns .. 'kinds', n)), entry)
+  return entry and unpack_entry(n, call('HGET', ns .. 'endings', n), entry)
 end
 
 local function known(id)
@@ -62,13 +89,8 @@ local function known(id)
 end
 
 local function last_of(key)
-  local place = call('HGET', bucket('keys', key), key)
-  if not place then
-    return nil
-  elseif place:sub(1, 1) == '@' then
-    return unfinished(place:sub(2))
-  end
-  return finished(place)
+  local id = call('HGET', bucket('keys', key), key)
+  return id and known(id)
 end
 
 local function body_of(job)
@@ -79,8 +101,10 @@ end
 local function told(job)
   local flat = {}
   for field, value in pairs(job) do
-    flat[#flat + 1] = field
-    flat[#flat + 1] = value
+    if field ~= 'implied' then
+      flat[#flat + 1] = field
+      flat[#flat + 1] = value
+    end
   end
   local body = body_of(job)
   if body then

@@ -9,7 +9,7 @@ from typing import Any
 
 from oncelery.codec import decode
 from oncelery.job import Answer, Attempt, Cause, Duplicate, DuplicateCount, Failure, Job, Progress, State, Tally
-from oncelery.stores.redis.packing import unpack
+from oncelery.stores.redis.packing import unpack_holder, unpack_id, unpack_key
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
@@ -38,11 +38,6 @@ class Fields(dict[bytes, Value]):
         """Read text; empty if there is none."""
         return bytes(self.get(name, b"")).decode()
 
-    def name(self, name: bytes) -> str:
-        """Read an id, key or holder; empty if there is none."""
-        packed = self.get(name)
-        return unpack(bytes(packed)) if packed else ""
-
     def octets(self, name: bytes) -> bytes | None:
         """Read bytes as they were given."""
         value = self.get(name)
@@ -64,8 +59,8 @@ def read_job(flat: Iterable[Value]) -> Job:
     state = State(fields.text(b"state"))
     retained_until = fields.number(b"settled_at") + fields.number(b"retention")
     return Job(
-        id=fields.name(b"id"),
-        key=fields.name(b"key"),
+        id=unpack_id(fields.octets(b"id") or b""),
+        key=unpack_key(fields.octets(b"key") or b""),
         task=fields.text(b"task"),
         state=state,
         scope=fields.text(b"scope"),
@@ -79,7 +74,7 @@ def read_job(flat: Iterable[Value]) -> Job:
         begun_at=fields.time(b"begun_at"),
         settled_at=fields.time(b"settled_at"),
         retained_until=instant(retained_until) if state is State.COMPLETED else None,
-        holder=fields.name(b"holder"),
+        holder=unpack_holder(fields.octets(b"holder") or b""),
         worker=fields.text(b"worker"),
         fence=fields.number(b"fence"),
         lease_until=fields.time(b"lease_until"),
@@ -87,7 +82,7 @@ def read_job(flat: Iterable[Value]) -> Job:
         crashes=fields.number(b"crashes"),
         past=_past(fields.octets(b"past")),
         cancel_requested=b"cancel_requested" in fields,
-        behind=fields.name(b"behind"),
+        behind=unpack_id(fields.octets(b"behind") or b""),
         reason=fields.text(b"reason"),
         error=_failure(fields.octets(b"error")),
         result=fields.octets(b"result"),
@@ -102,7 +97,7 @@ def read_duplicate(flat: Iterable[Value]) -> Duplicate:
     fields = Fields(_pairs(flat))
     return Duplicate(
         at=instant(fields[b"at"]),
-        job_id=fields.name(b"job_id"),
+        job_id=unpack_id(fields.octets(b"job_id") or b""),
         task=fields.text(b"task"),
         scope=fields.text(b"scope"),
         caller=fields.text(b"caller"),

@@ -1,15 +1,23 @@
 -- reserve: (absent | past retention | buried | cancelled) -> queued; else the job that is there
--- in: now, the submission (see accept.lua), 12 on_duplicate, 13 body (missing: none)
+-- in: now, the submission (see accept.lua; in it, 6 on_duplicate), 5 body (missing: none)
 -- out: accepted, now, fence, the job it waits behind | reserved | existing | mismatched, and the job
 
 --include shared.lua
+--include accept.lua
+local on_duplicate, body = offer[6], ARGV[5]
+
+-- The common case: neither its id nor its key is known.
+local is_known = call('EXISTS', ns .. 'job:' .. id) == 1 or call('HGET', bucket('ids', id), id)
+  or call('HGET', bucket('keys', key), key)
+if not is_known and digest == '' and scope == '' and delay == 0 then
+  accept(nil, nil, body)
+  return { 'accepted', at, '0', '' }
+end
+
 --include reading.lua
 --include ending.lua
 --include changes.lua
-local id, on_duplicate, body = ARGV[2], ARGV[12], ARGV[13]
---include accept.lua
-local delay = tonumber(ARGV[9])
-
+--include duplicate.lua
 local job = known(id)
 if readable(job) then
   if job.key ~= key then
@@ -22,7 +30,7 @@ end
 local last = last_of(key)
 
 if not last or not keeps_key(last) then
-  accept(job, last, delay, body)
+  accept(last, job, body)
   return { 'accepted', at, last and last.fence or '0', '' }
 end
 
@@ -37,7 +45,7 @@ end
 
 if on_duplicate == 'trail' then
   if last.begun_at and not last.trail_id then
-    accept(job, last, delay, body, last.id)
+    accept(last, job, body, last.id)
     update(last, { trail_id = id })
     return { 'accepted', at, last.fence, last.id }
   end
@@ -57,5 +65,5 @@ if last.state == RUNNING or last.trail_id then
 end
 last.reason = 'replaced'
 finish(last, CANCELLED)
-accept(job, last, delay, body)
+accept(last, job, body)
 return { 'accepted', at, last.fence, '' }

@@ -39,5 +39,5 @@ update(job, {
   trail_id = false,
 })
 queue(job, 0)
-call('HSET', bucket('keys', job.key), job.key, '@' .. job.id)
+call('HSET', bucket('keys', job.key), job.key, job.id)
 return { 'revived', told(job) }

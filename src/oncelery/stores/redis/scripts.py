@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from datetime import timedelta
 from importlib.resources import files
 
@@ -27,12 +28,16 @@ FETCHED_AT_ONCE = 10
 #: How many jobs end in one call of `due`, beside those it gives.
 ENDED_AT_ONCE = 1_000
 
+#: What is added to the next check of a running job, to list it beside queued ones, whose times end before: in 2096.
+RUNS = 4_000_000_000_000_000
+
 #: What the scripts take from Python: the numbers of the contract, and bounds.
 CONSTANTS = {
     "PUBLISH_GRACE": PUBLISH_GRACE // MICROSECOND,
     "SLOW_CHECK": SLOW_CHECK // MICROSECOND,
     "HOUR": timedelta(hours=1) // MICROSECOND,
     "HOURS_KEPT": HOURS_KEPT // MICROSECOND,
+    "RUNS": RUNS,
     "PAST_KEPT": PAST_KEPT,
     "AUDIT_KEPT": AUDIT_KEPT,
     "EXAMINED_AT_ONCE": EXAMINED_AT_ONCE,
@@ -50,12 +55,12 @@ FLAGS = {
 Word = str | bytes | int
 
 
-def words(values: tuple[Word, ...]) -> bytes:
+def words(values: Sequence[Word]) -> bytes:
     """Write words of a command as the server reads them."""
     written = []
     for value in values:
         if isinstance(value, str):
-            value = value.encode()  # noqa: PLW2901 - the same, as bytes
+            value = value.encode(errors="backslashreplace")  # noqa: PLW2901 - the same, as bytes
         elif isinstance(value, int):
             value = b"%d" % value  # noqa: PLW2901 - the same, as bytes
         written.append(b"$%d\r\n%b\r\n" % (len(value), value))

@@ -5,18 +5,23 @@
 
 --include shared.lua
 --include ending.lua
-local fence, holder, settlement = ARGV[3], ARGV[4], ARGV[5]
+local id, fence, holder, settlement = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
-local job = unfinished(ARGV[2])
-local owned = job and job.state == RUNNING and job.fence == fence and job.holder == holder
-if owned and settlement == 'complete' then
-  job.result, job.error = ARGV[6], nil
-  finish(job, COMPLETED)
-  return { 'settled', COMPLETED, job.trail_id or '' }
+-- The common case: a first run that went well, and nothing else has happened to its job.
+if settlement == 'complete' and ARGV[6] ~= '' then
+  local fields = call('HMGET', ns .. 'job:' .. id, 'plain', 'state', 'fence', 'holder', 'key', 'kind',
+    'created_at', 'worker', 'caller')
+  if fields[1] and fields[2] == RUNNING and fields[3] == fence and fields[4] == holder then
+    finish({ id = id, plain = '1', state = RUNNING, fence = fence, holder = holder, key = fields[5], kind = fields[6],
+      created_at = fields[7], begun_at = fence, worker = fields[8], caller = fields[9], result = ARGV[6] }, COMPLETED)
+    return { 'settled', COMPLETED, '' }
+  end
 end
 
 --include reading.lua
 --include changes.lua
+local job = unfinished(id)
+local owned = job and job.state == RUNNING and job.fence == fence and job.holder == holder
 local LEADS_TO = {
   complete = { [COMPLETED] = true },
   release = { [QUEUED] = true, [CANCELLED] = true },
@@ -25,7 +30,7 @@ local LEADS_TO = {
 }
 
 if not owned then
-  job = readable(job or known(ARGV[2]))
+  job = readable(job or known(id))
   if not job then
     return { 'fenced', '', '' }
   end
@@ -33,6 +38,9 @@ if not owned then
   if not (last_run_was_ours and LEADS_TO[settlement][job.state]) then
     return { 'fenced', job.state, '' }
   end
+elseif settlement == 'complete' then
+  job.result, job.error = ARGV[6], nil
+  finish(job, COMPLETED)
 elseif settlement == 'bury' then
   bury(job, ARGV[6], present(ARGV[7]))
 elseif settlement == 'cancel' then

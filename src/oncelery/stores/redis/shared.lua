@@ -1,30 +1,36 @@
--- What every script starts with: the time, the names, and how a job that has not finished is read.
+-- What every script starts with: the time, the names, and where things are.
 --
 -- Every key starts with KEYS[1], "{<namespace>}:", so that a namespace is in one slot of a cluster. Times are
 -- microseconds. Ids, keys and holders come and go packed (see packing.py); to the scripts they are plain bytes.
 --
---   job:<id>          hash    a queued, running or buried job; a field that is missing is none. Never a TTL.
---   body:<id>         string  its body, unless that is none
---   finished:<n>      stream  the completed or cancelled jobs of kind n, by the time they were settled
---   kinds             hash    n -> kind, kind -> n, "last" -> n; a kind is JSON [state, task, queue, retention, history]
---   ids:<000..fff>    hash    id -> place of a finished job: n, the 16 digits of its time, and "-" and a number if another
---                             of its kind ended in the same microsecond before
---   keys:<000..fff>   hash    key -> the key's last job: its place if it is finished, else "@" and its id
---   due               zset    every live job that waits behind no other, by its next check
---   waiting:<queue>   zset    the queued ones of these that were not published again yet, by when they were sent
---   watermark         zset    queue, by the newest sent_at of a job that has begun
---   tasks             set     every task that has had a job
---   queued:<task>     zset    by the last change; the same for running:<task> and buried:<task>
---   scope:<scope>     zset    jobs of all states, by the last change; only those that have a scope
---   repeats           hash    place of a finished job -> how many duplicates it answered, where any
---   duplicates        stream  the newest duplicates
---   hours             zset    the hours that have counts
---   hour:<hour>       hash    JSON [task, scope, answer] -> duplicates in that hour
---   decisions         hash    JSON [task, decision] -> count
---   barrier           string  written before a WAIT, so that there is always something to wait for
+--   job:<id>         hash    a queued, running or buried job; a field that is missing is none. Never a TTL.
+--                            Most jobs are `plain` all their life: sent at once, run once, with none of what is seldom. A
+--                            plain job lacks the fields that follow from others (see `unfinished` in reading.lua).
+--   body:<id>        string  its body, unless that is none
+--   keys:<000..fff>  hash    key -> id of the key's last job
+--   kinds            zset    every kind, JSON [task, queue, retention, history], by the newest sent_at of a job of it that
+--                            has begun
+--   live:<kind>      zset    queued jobs whose message was sent at once, by when it was; and running ones, by RUNS + their
+--                            next check: when the lease lapses, or later if they were published again
+--   held:<kind>      zset    the other queued jobs, by their last change: delayed, published again, or behind another
+--   delayed:<kind>   zset    those of them that are delayed and were not published again, by when they are sent
+--   due              zset    those of them that wait behind no other, by their next check
+--   buried:<kind>    zset    buried jobs, by their last change
+--   scope:<scope>    zset    jobs of all states, by their last change; only those that have a scope
+--   finished:<n>     stream  the completed or cancelled jobs of one kind, by the time they were settled
+--   endings          hash    n -> state and kind, these -> n, "last" -> n
+--   ids:<000..fff>   hash    id -> place of a finished job: n, the 16 digits of its time, and "-" and a number if another
+--                            of its kind ended in the same microsecond before
+--   repeats          hash    place of a finished job -> how many duplicates it answered, where any
+--   duplicates       stream  the newest duplicates
+--   hours            zset    the hours that have counts
+--   hour:<hour>      hash    JSON [task, scope, answer] -> duplicates in that hour
+--   decisions        hash    JSON [task, decision] -> count
+--   barrier          string  written before a WAIT, so that there is always something to wait for
 --
--- Scripts check first and write last, and add before they delete: a server short of memory then refuses them whole.
--- A script is built anew for each call, so it includes what a rare case needs only after the common one.
+-- So every live job has a next check, in live (a queued one's is SLOW_CHECK after it was sent) or due; or it is behind
+-- another. Scripts check first and write last, and add before they delete: a server short of memory then refuses them
+-- whole. A script is built anew for each call, so it includes what rare cases need only after the common one.
 
 local QUEUED, RUNNING, COMPLETED, BURIED, CANCELLED = 'queued', 'running', 'completed', 'buried', 'cancelled'
 
@@ -43,24 +49,10 @@ local function digits(number)
   return ('%.0f'):format(number)
 end
 
-local function unfinished(id)
-  local flat = call('HGETALL', ns .. 'job:' .. id)
-  if #flat == 0 then
-    return nil
-  end
-  local job = { id = id }
-  for i = 1, #flat, 2 do
-    job[flat[i]] = flat[i + 1]
-  end
-  return job
-end
-
--- Where in the finished jobs one stands.
-local function place_of(n, stamp, number)
-  return n .. ('0'):rep(16 - #stamp) .. stamp .. (number ~= '0' and '-' .. number or '')
-end
-
 -- Small hashes take a tenth of the memory of large ones, so each index is cut in 4096.
 local function bucket(index, packed)
   return ns .. index .. ':' .. redis.sha1hex(packed):sub(1, 3)
 end
+
+-- For what is not plain; these are in changes.lua.
+local update, list, unlist, pack_seldom, let_follow, forget

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
+import msgspec
+
 from oncelery import answers as a
-from oncelery.codec import encode
+from oncelery.codec import decode, encode
 from oncelery.errors import ConfigurationError
 from oncelery.job import (
     Duplicate,
@@ -29,7 +33,7 @@ from oncelery.stores import DEFAULT_NAMESPACE
 from oncelery.stores.base import Clock
 from oncelery.stores.redis.address import Address
 from oncelery.stores.redis.connection import Server
-from oncelery.stores.redis.packing import pack, unpack
+from oncelery.stores.redis.packing import pack_holder, pack_id, pack_key, unpack_id, unpack_key
 from oncelery.stores.redis.records import (
     EPOCH,
     instant,
@@ -41,6 +45,11 @@ from oncelery.stores.redis.records import (
     read_tally,
 )
 from oncelery.stores.redis.scripts import Word
+
+#: What a job that begins for the first time has finished before.
+NO_STEPS: Mapping[str, bytes] = MappingProxyType({})
+
+_encode_offer = msgspec.msgpack.Encoder().encode
 
 #: The answers that are a name and a job, or a name alone.
 ANSWERS: dict[bytes, Any] = {
@@ -74,101 +83,111 @@ class RedisStore:
     # Verbs
 
     def reserve(self, submission: Submission, *, on_duplicate: OnDuplicate) -> a.ReserveAnswer:
-        body = () if submission.body is None else (submission.body,)
-        safe = submission.durability is Durability.SAFE
-        answer = self._server.run("reserve", self._now(), *_offer(submission), on_duplicate, *body, safe=safe)
+        inputs = [self._now(), *_offer(submission, on_duplicate)]
+        if submission.body is not None:
+            inputs.append(submission.body)
+        answer = self._server.run("reserve", inputs, safe=submission.durability is Durability.SAFE)
         return _accepted(submission, answer) if answer[0] == b"accepted" else _answer(answer)
 
     def begin(
         self, submission: Submission, *, holder: str, worker: str, lease: timedelta, max_crashes: int, hold: bool
     ) -> a.BeginAnswer:
-        body = () if submission.body is None else (submission.body,)
-        terms = (pack(holder), worker, microseconds(lease), max_crashes, "1" if hold else "")
-        safe = submission.durability is Durability.SAFE
-        answer = self._server.run("begin", self._now(), *_offer(submission), *terms, *body, safe=safe)
-        return _granted(submission, holder, lease, answer) if answer[0] == b"granted" else _answer(answer)
+        offer = _offer(submission, max_crashes, hold)
+        inputs = [self._now(), *offer, pack_holder(holder), worker, microseconds(lease)]
+        if submission.body is not None:
+            inputs.append(submission.body)
+        answer = self._server.run("begin", inputs, safe=submission.durability is Durability.SAFE)
+        if answer[0] == b"begun":
+            return _begun(submission, holder, lease, answer)
+        if answer[0] == b"granted":
+            return _granted(submission, holder, lease, answer)
+        declined: a.BeginAnswer = _answer(answer)
+        return declined
 
     def renew(self, leases: Sequence[Lease]) -> Sequence[a.RenewAnswer]:
         inputs = [part for lease in leases for part in (*_claim(lease), microseconds(lease.duration))]
-        told = iter(self._server.run("renew", self._now(), *inputs))
+        told = iter(self._run("renew", *inputs))
         return [
             a.Fenced(_state(value)) if cancel_requested is None else a.Renewed(instant(value), bool(cancel_requested))
             for value, cancel_requested in zip(told, told, strict=True)
         ]
 
     def settle(self, lease: Lease, settlement: Settlement) -> a.SettleAnswer:
-        safe = lease.durability is Durability.SAFE
-        inputs = (*_claim(lease), *_terms(settlement))
-        name, state, next_id = self._server.run("settle", self._now(), *inputs, safe=safe)
+        inputs = [self._now(), *_claim(lease), *_terms(settlement)]
+        answer = self._server.run("settle", inputs, safe=lease.durability is Durability.SAFE)
+        name, state, next_id = answer
         if name == b"fenced":
             return a.Fenced(_state(state))
-        return a.Settled(State(state.decode()), unpack(next_id) if next_id else "")
+        return a.Settled(State(state.decode()), unpack_id(next_id))
 
     def record(
         self, lease: Lease, *, progress: Progress | None = None, step: tuple[str, bytes] | None = None
     ) -> a.RecordAnswer:
         noted = encode(progress) if progress else b""
-        name, told = self._server.run("record", self._now(), *_claim(lease), noted, *(step or ()))
+        name, told = self._run("record", *_claim(lease), noted, *(step or ()))
         return a.Fenced(_state(told)) if name == b"fenced" else a.Recorded(bool(told))
 
     def cancel(self, job_id: str, *, reason: str, force: bool = False) -> a.CancelAnswer:
-        told = self._server.run("cancel", self._now(), pack(job_id), reason, "1" if force else "")
+        told = self._run("cancel", pack_id(job_id), reason, "1" if force else "")
         answer: a.CancelAnswer = _answer(told)
         return answer
 
     def revive(self, job_id: str, *, body: bytes | None = None) -> a.ReviveAnswer:
-        told = self._server.run("revive", self._now(), pack(job_id), *([] if body is None else [body]))
+        told = self._run("revive", pack_id(job_id), *([] if body is None else [body]))
         answer: a.ReviveAnswer = _answer(told)
         return answer
 
     def discard(self, job_id: str) -> a.DiscardAnswer:
-        answer: a.DiscardAnswer = _answer(self._server.run("discard", self._now(), pack(job_id)))
+        answer: a.DiscardAnswer = _answer(self._run("discard", pack_id(job_id)))
         return answer
 
     def received(self, job_id: str, *, limit: int) -> a.ReceivedAnswer:
-        answer = self._server.run("received", self._now(), pack(job_id), limit)
+        answer = self._run("received", pack_id(job_id), limit)
         return a.Counted(int(answer[1])) if answer[0] == b"counted" else _answer(answer)
 
     def due(self, *, limit: int, empty_queues: Collection[str] = ()) -> Sequence[Job]:
-        return [read_job(told) for told in self._server.run("due", self._now(), limit, *empty_queues)]
+        return [read_job(told) for told in self._run("due", limit, *empty_queues)]
 
     # Reading and housekeeping
 
     def get(self, job_id: str) -> Job | None:
-        told = self._server.run("get", self._now(), pack(job_id))
+        told = self._run("get", pack_id(job_id))
         return read_job(told) if told else None
 
     def last(self, key: str) -> Job | None:
-        told = self._server.run("last", self._now(), pack(key))
+        told = self._run("last", pack_key(key))
         return read_job(told) if told else None
 
     def find(self, query: Query) -> Page[Job]:
         at, _, job_id = query.cursor.partition("/")
         span = [_moment(query.since), _moment(query.until), at, bytes.fromhex(job_id)]
         inputs = (query.limit, query.task, query.scope, *span, *query.states)
-        last_at, last_id, *told = self._server.run("find", self._now(), *inputs)
+        last_at, last_id, *told = self._run("find", *inputs)
         cursor = f"{last_at.decode()}/{last_id.hex()}" if last_at else ""
         return Page(items=tuple(read_job(flat) for flat in told), cursor=cursor)
 
     def duplicates(self, *, cursor: str = "", limit: int = 50, task: str = "", scope: str = "") -> Page[Duplicate]:
-        last, *told = self._server.run("duplicates", self._now(), cursor, limit, task, scope)
+        last, *told = self._run("duplicates", cursor, limit, task, scope)
         return Page(items=tuple(read_duplicate(flat) for flat in told), cursor=last.decode())
 
     def duplicate_counts(self, *, since: datetime) -> Sequence[DuplicateCount]:
-        return read_counts(self._server.run("duplicate_counts", self._now(), _moment(since)))
+        return read_counts(self._run("duplicate_counts", _moment(since)))
 
     def count(self, decisions: Mapping[tuple[str, str], int]) -> None:
         inputs = (part for decision, count in decisions.items() for part in (encode(decision), count))
-        self._server.run("count", self._now(), *inputs)
+        self._run("count", *inputs)
 
     def tally(self) -> Tally:
-        return read_tally(self._server.run("tally", self._now()))
+        return read_tally(self._run("tally"))
 
     def prune(self, *, limit: int) -> int:
-        return int(self._server.run("prune", self._now(), limit))
+        return int(self._run("prune", limit))
 
     def close(self) -> None:
         self._server.close()
+
+    def _run(self, verb: str, *inputs: Word) -> Any:  # noqa: ANN401 - as its script says
+        return self._server.run(verb, [self._now(), *inputs])
 
     def _now(self) -> Word:
         """The time for the scripts: nothing, so that they ask the server; in tests, the clock's."""
@@ -179,23 +198,21 @@ def _moment(time: datetime | None) -> Word:
     return "" if time is None else microseconds(time - EPOCH)
 
 
-def _offer(submission: Submission) -> tuple[Word, ...]:
-    return (
-        pack(submission.id),
-        pack(submission.key),
-        submission.task,
-        submission.digest,
-        submission.scope,
-        submission.queue,
-        submission.caller,
-        microseconds(submission.delay),
-        microseconds(submission.retention),
-        microseconds(max(submission.history, submission.retention)),
-    )
+def _offer(submission: Submission, *terms: object) -> tuple[bytes, bytes, bytes]:
+    """Write a submission as accept.lua reads it: what every case needs in words, the rest in one that is packed."""
+    kind = _kind(submission.task, submission.queue, submission.retention, submission.history)
+    rest = (kind, submission.caller, submission.digest, submission.scope, microseconds(submission.delay), *terms)
+    return pack_id(submission.id), pack_key(submission.key), _encode_offer(rest)
+
+
+@lru_cache
+def _kind(task: str, queue: str, retention: timedelta, history: timedelta) -> str:
+    spans = (str(microseconds(span)) for span in (retention, max(history, retention)))
+    return encode((task, queue, *spans)).decode()
 
 
 def _claim(lease: Lease) -> tuple[Word, ...]:
-    return pack(lease.job_id), lease.fence, pack(lease.holder)
+    return pack_id(lease.job_id), lease.fence, pack_holder(lease.holder)
 
 
 def _terms(settlement: Settlement) -> tuple[Word, ...]:
@@ -242,17 +259,40 @@ def _accepted(submission: Submission, answer: Sequence[Any]) -> a.Reserved:
             changed_at=created_at,
             not_before=created_at + submission.delay if submission.delay else None,
             fence=int(fence),
-            behind=unpack(behind) if behind else "",
+            behind=unpack_id(behind),
         )
     )
 
 
-def _granted(submission: Submission, holder: str, lease: timedelta, answer: Sequence[Any]) -> a.Granted:
-    _, fence, attempt, crashes, until, key, task, scope, interrupted, body, *steps = answer
+@lru_cache
+def _task(kind: bytes) -> str:
+    return decode(kind, tuple[str, str, str, str])[0]
+
+
+def _begun(submission: Submission, holder: str, lease: timedelta, answer: Sequence[Any]) -> a.Granted:
+    _, fence, key, kind = answer
     held = Lease(
         job_id=submission.id,
-        key=unpack(key),
-        task=task.decode(),
+        key=unpack_key(key),
+        task=_task(kind),
+        scope="",
+        holder=holder,
+        fence=int(fence),
+        attempt=1,
+        crashes=0,
+        until=instant(fence) + lease,
+        duration=lease,
+        durability=submission.durability,
+    )
+    return a.Granted(held, recovered=False, steps=NO_STEPS)
+
+
+def _granted(submission: Submission, holder: str, lease: timedelta, answer: Sequence[Any]) -> a.Granted:
+    _, fence, key, kind, attempt, crashes, until, scope, interrupted, body, *steps = answer
+    held = Lease(
+        job_id=submission.id,
+        key=unpack_key(key),
+        task=_task(kind),
         scope=scope.decode(),
         holder=holder,
         fence=int(fence),
