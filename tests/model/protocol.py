@@ -370,13 +370,13 @@ class Protocol:
     def arrival_step(self, books: Books, worker: Worker) -> Step:
         """Let a request arrive that its sender has sent again; nobody waits for the answer."""
         ledger, answer = self.request(books.ledger, worker, worker.late)
-        after = books._replace(ledger=ledger)
-        if ledger != books.ledger and answer.name == "Granted" and worker.phase not in ("got", "noted", "body"):
-            # A run that nobody makes: to the ledger the same as one that crashed.
-            after = after._replace(memory=after.memory.scare(worker.job))
         then = IDLE if worker.phase == "idle" else worker._replace(late="")
         label = f"{who(worker)}'s late {worker.late} {name(worker.job)} arrives: {answer.name}"
-        return self.step(label, PROGRESS, books, after, worker, then)
+        step = self.step(label, PROGRESS, books, books._replace(ledger=ledger), worker, then)
+        if ledger == books.ledger or answer.name != "Granted" or worker.phase in ("got", "noted", "body"):
+            return step
+        # A run that nobody makes: to the ledger the same as one that crashed.
+        return step._replace(books=step.books._replace(memory=step.books.memory.scare(worker.job)))
 
     # What steps share
 

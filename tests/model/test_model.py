@@ -102,3 +102,12 @@ def test_what_a_person_has_discarded_does_not_run_again() -> None:
     verdict = Search(Protocol(Bounds(faults=1, acts=2, discards=True)), watch={"I10"}).run()
 
     assert not verdict.broken, str(verdict)
+
+
+@pytest.mark.xfail(
+    strict=True, reason="deliveries are counted when they come, and may wait for a free worker after that"
+)
+def test_copies_of_a_message_that_wait_for_busy_workers_do_not_bury_its_job() -> None:
+    verdict = Search(Protocol(Bounds(workers=3, faults=2, acts=0, receipts=2)), watch={"I6"}).run()
+
+    assert not verdict.broken, str(verdict)
