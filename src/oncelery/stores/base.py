@@ -81,8 +81,8 @@ class Store(Protocol):
         the submission has a body, and Absent if its body is None. (A lapsed run of a job with an empty body ends
         here as cancelled, "lapsed", and does not keep its key.)
 
-        A grant resets what `received` has counted. `recovered` means that a run of this job was cut short, by a crash,
-        a lapse or a handback, since it was accepted or revived: its effect may have happened.
+        A grant, or Later, resets what `received` has counted. `recovered` means that a run of this job was cut short,
+        by a crash, a lapse or a handback, since it was accepted or revived: its effect may have happened.
         """
 
     def renew(self, leases: Sequence[Lease]) -> Sequence[RenewAnswer]:

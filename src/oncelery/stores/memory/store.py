@@ -141,6 +141,7 @@ class MemoryStore:
             case State.CANCELLED:
                 return a.Cancelled(entry.job)
             case State.QUEUED if entry.job.behind or (entry.job.not_before or now) > now:
+                entry.received = 0
                 return a.Later(entry.job)
             case State.RUNNING if entry.lapsed(now) and entry.job.cancel_requested and entry.job.holder != holder:
                 return a.Cancelled(self._shelf.end_lapsed(now, entry))

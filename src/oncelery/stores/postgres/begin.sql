@@ -56,6 +56,7 @@ BEGIN
     RETURN;
   ELSIF job.state = 'queued' AND (job.behind <> '' OR job.not_before > now) THEN
     answer := 'Later';
+    UPDATE jobs SET received = 0 WHERE id = job.id AND received > 0;
     RETURN;
   ELSIF job.state = 'running' AND job.holder <> p_holder AND job.cancel_requested THEN
     job := end_lapsed(job, now);

@@ -102,6 +102,9 @@ elseif job.state == CANCELLED then
   return { 'cancelled', told(job) }
 elseif job.state == QUEUED then
   if job.behind or tonumber(job.not_before or now) > now then
+    if job.received then
+      update(job, { received = false })
+    end
     return { 'later', told(job) }
   end
 elseif job.holder == holder then

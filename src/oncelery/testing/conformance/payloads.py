@@ -54,7 +54,6 @@ ODD_TEXTS = {
     "long": "x" * 500,
 }
 
-not_yet = pytest.mark.xfail(strict=False, reason="no store on a server keeps this yet")
 
 odd_bytes = pytest.mark.parametrize("value", ODD_BYTES.values(), ids=ODD_BYTES.keys())
 odd_texts = pytest.mark.parametrize("text", ODD_TEXTS.values(), ids=ODD_TEXTS.keys())
@@ -137,7 +136,6 @@ class Payloads(Fixtures):
         assert (seen(store).error, seen(store).past[0].error) == (failure, failure)
         assert seen(store, OTHER).reason == text
 
-    @not_yet
     def test_an_error_that_tells_of_a_badly_encoded_file_name_still_ends_its_job(self, store: Store) -> None:
         # What os.listdir gives for a name that is not UTF-8.
         text = b"caf\xe9.csv".decode("utf-8", "surrogateescape")

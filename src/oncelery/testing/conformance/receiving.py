@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-import pytest
-
 from oncelery.answers import Absent, Buried, Cancelled, Counted, Finished, Later
 from oncelery.job import Cause, OnDuplicate, Reason, State
 from oncelery.stores.base import Store
@@ -23,8 +21,6 @@ from oncelery.testing.conformance.acts import (
     work,
 )
 from oncelery.testing.conformance.fixtures import Fixtures
-
-not_yet = pytest.mark.xfail(strict=False, reason="the reference does not keep this yet")
 
 
 class Receiving(Fixtures):
@@ -50,7 +46,6 @@ class Receiving(Fixtures):
         assert (job.settled_at, job.changed_at) == (clock.now, clock.now)
         assert store.received(JOB, limit=1) == Finished(job)
 
-    @not_yet
     def test_a_delivery_that_reached_begin_is_not_one_that_never_did(self, store: Store) -> None:
         accepted(store, delay=timedelta(hours=1))
         for _ in range(5):
