@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import secrets
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -27,6 +28,9 @@ class Call(Protocol):
 
     def body(self) -> bytes:
         """Write the message that would start this job again; asked only if the ledger knows nothing of it."""
+
+    def holding(self, lease: Lease) -> AbstractContextManager[None]:
+        """Show the lease, from begin to settle, to whoever lets go of it if this process dies."""
 
     def run(self, run: Run, body: bytes | None) -> Outcome:
         """Run the task, with the payload of `body` where one is given; never raises an Exception."""
@@ -58,14 +62,15 @@ def execute(
     granted = _begin(ledger, call)
     if not isinstance(granted, Granted):
         return granted
-    failpoint("after-begin")
     run = Run(ledger, granted.lease, recovered=granted.recovered, steps=granted.steps)
-    with heartbeat.watch(run), running(run):
-        outcome = call.run(run, granted.body)
-    failpoint("before-settle")
-    settlement = decide(outcome, call.policy, granted.lease, jitter=random.random())  # noqa: S311 - a delay, no secret
-    # Settle before the ack: a crash between the two redelivers, and begin() then answers Finished.
-    answer = _settle(ledger, granted.lease, settlement)
+    with call.holding(granted.lease), heartbeat.watch(run):
+        failpoint("after-begin")
+        with running(run):
+            outcome = call.run(run, granted.body)
+        failpoint("before-settle")
+        settlement = decide(outcome, call.policy, granted.lease, jitter=random.random())  # noqa: S311 - no secret
+        # Settle before the ack: a crash between the two redelivers, and begin() then answers Finished.
+        answer = _settle(ledger, granted.lease, settlement)
     failpoint("after-settle")
     if isinstance(answer, Fenced):
         return Superseded(granted.lease, answer)

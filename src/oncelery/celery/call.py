@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from kombu.utils.encoding import safe_str
 from oncelery.celery.message import Message, read, write
 from oncelery.celery.publishing import HEADER, delay_until, job_id, queue_label
 from oncelery.errors import JobCancelledError, StoreUnavailableError, TooLargeError
-from oncelery.job import Failure, Job, Submission
+from oncelery.job import Failure, Job, Lease, Submission
 from oncelery.policy import Backoff
 from oncelery.run import Run
 from oncelery.settlement import Interrupted, Outcome, Postponed, Raised, Returned
@@ -85,6 +86,10 @@ class TaskCall:
             del options["task_id"]
         return Message(self.task.name, self._args, self._kwargs, options).pack(self.task.app)
 
+    def holding(self, lease: Lease) -> AbstractContextManager[None]:
+        """Show the lease to the worker's main process."""
+        return self.task.oncelery.board.show(lease)
+
     def run(self, run: Run, body: bytes | None) -> Outcome:
         """Run the task; whatever it raises is part of the outcome."""
         outcome = self._outcome(run, body)
@@ -98,8 +103,7 @@ class TaskCall:
     def _outcome(self, run: Run, body: bytes | None) -> Outcome:
         try:
             self._amend(body)
-            with self.task.oncelery.board.show(run.lease):
-                self.value = self._verified(run)
+            self.value = self._verified(run)
             return Returned(self._written(self.value))
         except Retry as retry:
             self.control = retry
