@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from faults.brokers import Broker
+from faults.brokers import Broker, broker_on
 from faults.scene import Scene, scene_of
 from oncelery.testing.servers import ValkeyServer
 
@@ -30,6 +30,18 @@ def setting(tmp_path: Path, valkey: ValkeyServer) -> Setting:
             sys.stdout.write(f"{worker.log_file}:\n{worker.log}\n")
 
     return set_scene
+
+
+@pytest.fixture(scope="module", params=["redis", "rabbitmq", "redis, ledger in PostgreSQL"])
+def stage(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, valkey: ValkeyServer
+) -> Iterator[Scene]:
+    """Give a scene that the tests of a module share: on each broker in turn, and with the ledger in PostgreSQL."""
+    server, _, ledger = request.param.partition(", ")
+    broker = broker_on(request.getfixturevalue({"redis": "valkey", "rabbitmq": "rabbitmq"}[server]))
+    store = request.getfixturevalue("postgres").create_database() if ledger else valkey.url
+    with scene_of(tmp_path_factory.mktemp("stage"), broker=broker, store=store, results=valkey.url) as scene:
+        yield scene
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from celery.result import AsyncResult
 
 from faults.brokers import Broker
 from faults.journal import Journal
-from faults.shop import Shop, open_shop
+from faults.shop import Shop
 from faults.workers import ALONE, Worker, Workers
 from oncelery.embedded.process import eventually
 from oncelery.job import Job, State
@@ -94,7 +95,7 @@ def scene_of(
         "ONCELERY_LEASE": str(lease),
     }
     ours = {name.lower(): value for name, value in names.items()} | {"oncelery_lease": lease}
-    shop = open_shop(**broker.settings, result_backend=results, **ours, **settings)
+    shop = Shop(**broker.settings, result_backend=results, **ours, **settings)
     # A publisher would listen for each result, over a connection that outlives the test.
     shop.app.backend.on_task_call = lambda *_: None  # type: ignore[method-assign]
     with Workers(folder) as workers, shop.app:
@@ -109,6 +110,11 @@ def scene_of(
             environment={**journal.environment, **names},
         )
     shop.once.ledger.store.close()
+
+
+def busyness() -> float:
+    """Tell by what factor this machine is slower than an idle one: how many processes want each of its processors."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 def through(scene: Scene, *, broker: str) -> Scene:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import time
-from dataclasses import dataclass
 from typing import Any
 
 from celery import Celery
+from celery.signals import task_prerun
+from kombu.serialization import register
 
 from faults import journal as journals
 from faults.journal import Journal
@@ -15,29 +18,26 @@ from oncelery import Oncelery, current_run
 from oncelery.events import Event
 from oncelery.failpoints import failpoint
 
+#: A serialiser of which nobody survives reading.
+BOMB = "application/x-bomb"
 
-@dataclass(frozen=True, slots=True)
+DIES_BEFORE_BEGIN = "die_before_begin"
+
+
 class Shop:
     """An app, and its tasks."""
 
-    app: Celery
-    once: Oncelery
-    charge: Any
-    charge_in_step: Any
-
-
-def open_shop(**settings: Any) -> Shop:  # noqa: ANN401 - Celery's own
-    """Make the app, for a worker or for a test that publishes."""
-    app = Celery("shop", set_as_current=False)
-    app.conf.update(worker_prefetch_multiplier=1, **settings)
-    once = Oncelery(app)
-
-    return Shop(
-        app,
-        once,
-        charge=once.task(charge, name="charge"),
-        charge_in_step=once.task(charge_in_step, name="charge_in_step"),
-    )
+    def __init__(self, **settings: Any) -> None:  # noqa: ANN401 - Celery's own
+        self.app = Celery("shop", set_as_current=False)
+        self.app.conf.update(worker_prefetch_multiplier=1, accept_content=["json", BOMB], **settings)
+        self.once = Oncelery(self.app)
+        self.charge = self.once.task(charge, name="charge")
+        self.charge_in_step = self.once.task(charge_in_step, name="charge_in_step")
+        self.charge_slowly_at_first = self.once.task(charge_slowly_at_first, name="charge_slowly_at_first")
+        self.charge_and_fail_at_first = self.once.task(charge_and_fail_at_first, name="charge_and_fail_at_first")
+        self.keep_the_gil = self.once.task(keep_the_gil, name="keep_the_gil")
+        self.die = self.once.task(die, name="die")
+        self.die_before_begin = self.once.task(charge, name=DIES_BEFORE_BEGIN)
 
 
 def charge(order: str, seconds: float = 0.0) -> dict[str, str]:
@@ -53,9 +53,53 @@ def charge_in_step(order: str, seconds: float = 0.0) -> dict[str, str]:
     """Take effect in a step."""
     _note(order, "start")
     time.sleep(seconds)
+    failpoint("before-step")
     current_run().step("charge", _note, order)
     failpoint("after-step")
     return receipt(order)
+
+
+def charge_slowly_at_first(order: str, seconds: float) -> dict[str, str]:
+    """Take effect at once when another run of the job was cut short."""
+    return charge(order, 0.0 if current_run().recovered else seconds)
+
+
+def charge_and_fail_at_first(order: str) -> dict[str, str]:
+    """Take effect, and raise unless another run of the job was cut short."""
+    charged = charge(order)
+    if not current_run().recovered:
+        raise ValueError(order)
+    return charged
+
+
+def keep_the_gil(order: str, seconds: float) -> dict[str, str]:
+    """Work in C that lets no other thread of the process run, and take effect."""
+    _note(order, "start")
+    ctypes.PyDLL(None).usleep(int(seconds * 1e6))
+    _note(order)
+    return receipt(order)
+
+
+def die(order: str) -> None:
+    """Take the process along."""
+    _note(order, "start")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@task_prerun.connect
+def die_in_a_signal(sender: object, **_: object) -> None:
+    """Take the process along before anything asks the ledger."""
+    if getattr(sender, "name", "") == DIES_BEFORE_BEGIN:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def read_bomb(_: str) -> None:
+    """Take the process along, which is a worker's main process."""
+    if journals.VARIABLE in os.environ:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+register("bomb", lambda _: "bomb", read_bomb, BOMB, "utf-8")
 
 
 def receipt(order: str) -> dict[str, str]:
@@ -74,6 +118,6 @@ def _note_event(event: Event) -> None:
 
 
 if journals.VARIABLE in os.environ:  # this is a worker
-    shop = open_shop()
+    shop = Shop()
     app = shop.app
     shop.once.ledger.events.subscribe(_note_event)
