@@ -337,6 +337,15 @@ def hangs(name: str) -> None:
     time.sleep(30)
 
 
+@once.task(name="hangs-at-first", time_limit=1, retry_on=(Exception,), backoff=NO_WAIT)
+def hangs_at_first(name: str) -> str:
+    """Sleep for longer than it may, but only once."""
+    tell(name)
+    if current_run().attempt == 1:
+        time.sleep(30)
+    return "done"
+
+
 @once.task(name="takes-models", pydantic=True)
 def takes_models(order: Order, name: str) -> Order:
     """Take and return a model."""

@@ -105,8 +105,14 @@ class World:
     def close(self) -> None:
         """Let go of the connections, and leave no trace."""
         STATE._tls.current_app = None  # noqa: SLF001 - the opposite of set_current
-        self.app.close()
         self.once.ledger.store.close()
+        backend: Any = self.app.backend
+        if consumer := getattr(backend, "result_consumer", None):
+            # Results that are still referred to would else unsubscribe on a connection that is gone.
+            consumer.stop()
+            consumer._pubsub = None  # noqa: SLF001
+            backend.client.close()
+        self.app.close()
 
 
 class Sent:

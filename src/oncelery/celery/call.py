@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from billiard import common as billiard_common
 from celery.exceptions import Ignore, Reject, Retry, WorkerShutdown, WorkerTerminate
 from kombu.exceptions import EncodeError
-from kombu.utils.encoding import safe_str
 
 from oncelery.celery.message import Message, read, write
 from oncelery.celery.publishing import HEADER, delay_until, job_id, queue_label
@@ -52,6 +51,8 @@ class TaskCall:
         self.value: Any = None
         #: What the task raised to steer Celery: Retry, Ignore or Reject.
         self.control: BaseException | None = None
+        #: What ended the run from outside: its process is to end, whatever becomes of the job.
+        self.interruption: BaseException | None = None
         self._args = args
         self._kwargs = kwargs
 
@@ -124,12 +125,12 @@ class TaskCall:
             self.policy = replace(self.policy, retry_on=(*self.policy.retry_on, StoreUnavailableError))
             return Raised(away, failure_of(away))
         except (WorkerShutdown, WorkerTerminate) as stop:
-            self.control = stop
+            self.control = self.interruption = stop
             return Interrupted()
         except BaseException as error:  # noqa: BLE001 - what becomes of it is decided, and then it is raised again
             # The only sign that a signal ended the child.
             if isinstance(error, SystemExit) and billiard_common._should_have_exited[0]:  # noqa: SLF001
-                self.control = error
+                self.control = self.interruption = error
                 return Interrupted()
             return Raised(error, failure_of(error))
 
@@ -178,6 +179,13 @@ def failure_of(error: BaseException) -> Failure:
     """Write an exception down, as much of it as is worth keeping."""
     return Failure(
         type=f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins."),
-        message=safe_str(error)[:FAILURE_LENGTH],
+        message=_text(error)[:FAILURE_LENGTH],
         traceback="".join(traceback.format_exception(error))[-FAILURE_LENGTH:],
     )
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as worse:  # noqa: BLE001 - an error that cannot tell of itself must still end its job
+        return f"(cannot be printed: {type(worse).__name__})"

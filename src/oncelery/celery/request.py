@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import logging
+import random
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from billiard.einfo import ExceptionWithTraceback
 from celery.exceptions import TimeLimitExceeded, WorkerLostError
 from celery.worker import strategy
 from celery.worker.request import Request
+from celery.worker.state import task_ready
 
-from oncelery.answers import Buried, Finished
+from oncelery.answers import Buried, Finished, Settled
 from oncelery.celery.call import failure_of
-from oncelery.celery.publishing import HEADER, job_id, publish_again
+from oncelery.celery.publishing import HEADER, job_id, publish_again, publish_or_leave
 from oncelery.errors import JobBuriedError, OnceleryError
 from oncelery.job import Cause, State
 from oncelery.settlement import Raised, Release, decide
@@ -25,6 +28,9 @@ _logger = logging.getLogger("oncelery")
 
 class GuardedRequest(Request):  # type: ignore[misc] # untyped in the stubs
     """A delivery of a guarded task, in the parent."""
+
+    #: Whether the hard time limit has ended a run, but not its job.
+    _goes_on = False
 
     @property
     def _once(self) -> Oncelery:
@@ -41,6 +47,9 @@ class GuardedRequest(Request):  # type: ignore[misc] # untyped in the stubs
         if isinstance(error, ExceptionWithTraceback):
             error = error.exc
         if isinstance(error, WorkerLostError | SystemExit | KeyboardInterrupt) and self._bury_or_release():
+            return None
+        # Billiard reports a hard time limit here first, and then to on_timeout.
+        if isinstance(error, TimeLimitExceeded) and self._goes_on_after(error):
             return None
         return super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
 
@@ -62,26 +71,55 @@ class GuardedRequest(Request):  # type: ignore[misc] # untyped in the stubs
         return False
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
-        """Settle the run that the hard time limit ends."""
-        lease = None if soft else self._once.board.take_down(self._job_id)
-        if lease:
-            error = TimeLimitExceeded(timeout)
-            settlement = decide(Raised(error, failure_of(error)), self.task.policy, lease, jitter=1.0)
-            try:
-                self._once.ledger.settle(lease, settlement)
-                job = self._once.ledger.get(lease.job_id)
-                if isinstance(settlement, Release) and job and job.state is State.QUEUED:
-                    publish_again(self._once, job, countdown=settlement.delay.total_seconds())
-            except OnceleryError as unavailable:
-                _logger.warning("could not settle job %s after its time limit: %s", lease.job_id, unavailable)
-        super().on_timeout(soft, timeout)
+        """Settle the run that the hard time limit ends, before Celery tells of it."""
+        if soft or not self._goes_on_after(TimeLimitExceeded(timeout)):
+            super().on_timeout(soft, timeout)
+
+    def _goes_on_after(self, error: TimeLimitExceeded) -> bool:
+        """Settle the run; whether its job gets another attempt, so that Celery must not call it a failure."""
+        lease = self._once.board.take_down(self._job_id)
+        if lease is None:
+            return self._goes_on
+        settlement = decide(Raised(error, failure_of(error)), self.task.policy, lease, jitter=random.random())  # noqa: S311 - a delay, no secret
+        try:
+            answer = self._once.ledger.settle(lease, settlement)
+        except OnceleryError as unavailable:
+            _logger.warning("could not settle job %s after its time limit: %s", lease.job_id, unavailable)
+            return False
+        if isinstance(answer, Settled) and answer.state is State.QUEUED:
+            self._goes_on = True
+            self._retry(lease.job_id, error)
+        return self._goes_on
+
+    def _retry(self, job_id: str, error: TimeLimitExceeded) -> None:
+        job = self._once.ledger.get(job_id)
+        task_ready(self)
+        self.task.backend.mark_as_retry(self.id, error, request=self._context, store_result=self.store_errors)
+        if job:
+            wait = (job.not_before - datetime.now(UTC)) / timedelta(seconds=1) if job.not_before else 0.0
+            publish_or_leave(job.id, lambda: publish_again(self._once, job, countdown=max(wait, 0.0)))
+        self.acknowledge()
 
     def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:
+        if self._is_revoked(reason, terminated=terminated):
+            super()._announce_revoked(reason, terminated, signum, expired)
+            return
+        task_ready(self)
+        self.acknowledge()
+        self._already_revoked = True
+
+    def _is_revoked(self, reason: str, *, terminated: bool) -> bool:
+        """Cancel the job; not so if this is a copy of a message whose job is under way or over."""
+        ledger = self._once.ledger
         try:
-            self._once.ledger.cancel(self._job_id, reason=reason, force=True)
+            job = ledger.get(self._job_id)
+            if terminated or (job and job.state is State.QUEUED):
+                ledger.cancel(self._job_id, reason=reason, force=terminated)
+                return True
         except OnceleryError as error:
             _logger.warning("could not cancel job %s, which is %s: %s", self._job_id, reason, error)
-        super()._announce_revoked(reason, terminated, signum, expired)
+            return True
+        return job is None or job.state is State.CANCELLED
 
 
 def guarded_strategy(task: Any, app: Any, consumer: Any, **options: Any) -> Any:

@@ -231,7 +231,7 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
                 return self._park((job.not_before - datetime.now(UTC)) / timedelta(seconds=1))
             case Busy() | Later() | Superseded():
                 # The record owns the job: its holder settles it, or the sweeper publishes it again.
-                raise Ignore
+                raise call.interruption or Ignore
             case _:
                 assert_never(ended)
 
@@ -241,7 +241,7 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
             publish_or_leave(trailing.id, lambda: publish_again(once, trailing))
         if ended.answer.state is State.CANCELLED:
             job = once.ledger.get(run.job_id)
-            self._revoked(job.reason if job else "cancelled")
+            self._revoked(job.reason if job else "cancelled", then=call.interruption)
         if run.afterwards:
             publish_or_leave(run.job_id, run.afterwards)
         if call.control:
@@ -309,6 +309,6 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
             raise Reject(error, requeue=True) from error
         raise Ignore
 
-    def _revoked(self, reason: str) -> NoReturn:
+    def _revoked(self, reason: str, *, then: BaseException | None = None) -> NoReturn:
         self.backend.mark_as_revoked(self.request.id, reason, request=self.request, store_result=self.keeps_result)
-        raise Ignore
+        raise then or Ignore

@@ -1,0 +1,507 @@
+"""Guarded tasks in a real worker: every way in which a run may end."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from celery.exceptions import (
+    Reject,
+    SoftTimeLimitExceeded,
+    TaskRevokedError,
+    TimeLimitExceeded,
+)
+from faults.brokers import Broker
+from faults.workers import Worker, Workers
+from guarded.world import SOON, World
+from kombu.exceptions import EncodeError
+
+from oncelery import JobBuriedError
+from oncelery.embedded.process import eventually
+from oncelery.job import Answer, Cause, Reason, State
+
+
+@pytest.fixture(scope="module", autouse=True)
+def worker(world: World, crew: Workers, broker_here: Broker) -> Worker:
+    """Give two children, which all tests here share."""
+    return world.start(crew, broker=broker_here, queues=["guarded", "urgent"])
+
+
+# Duplicates
+
+
+def test_a_double_click_takes_effect_once(world: World) -> None:
+    name = world.name()
+
+    first, second = (world.tasks.joining.delay(name, {"amount": 500}) for _ in range(2))
+
+    assert first.get(timeout=SOON) == second.get(timeout=SOON) == {"amount": 500}
+    assert first.id == second.id
+    assert [entry.job_id for entry in world.told(name)] == [first.id]
+
+
+def test_a_message_delivered_again_is_answered_with_the_result(world: World) -> None:
+    name = world.name()
+    with world.captured() as sent:
+        result = world.tasks.joining.delay(name, "paid")
+    assert result.get(timeout=SOON) == "paid"
+
+    sent.again()
+
+    assert eventually(lambda: world.job(result).duplicates == 1, SOON)
+    assert len(world.told(name)) == 1
+
+
+def test_duplicates_sent_by_other_code_wait_for_the_one_that_runs(world: World) -> None:
+    name = world.name()
+    gate = world.gate(name)
+    first = world.tasks.joining.delay(name, "paid", gate.path)
+    assert world.hears(name, "start")
+
+    others = [world.once.send_task("joining", (name, "paid", gate.path)) for _ in range(2)]
+    assert eventually(lambda: world.job(first).duplicates >= 2, SOON)
+    gate.open()
+
+    assert [result.get(timeout=SOON) for result in (first, *others)] == ["paid"] * 3
+    assert len(world.told(name)) == 1
+
+
+def test_what_trails_a_running_job_runs_once_after_it_with_the_newest_payload(world: World) -> None:
+    name = world.name()
+    gate = world.gate(name)
+    front = world.tasks.trailing.delay(name, 1, gate.path)
+    assert world.hears(name, "start")
+
+    second, third = (world.tasks.trailing.delay(name, n) for n in (2, 3))
+    gate.open()
+
+    assert (front.get(timeout=SOON), second.get(timeout=SOON)) == (1, 3)
+    assert second.id == third.id != front.id
+    assert [entry.payload for entry in world.told(name)] == [1, 3]
+
+
+def test_a_running_job_is_not_replaced_but_joined(world: World) -> None:
+    name = world.name()
+    gate = world.gate(name)
+    first = world.tasks.replacing.delay(name, "old", gate.path)
+    assert world.hears(name, "start")
+
+    second = world.tasks.replacing.delay(name, "new")
+    gate.open()
+
+    assert (second.id, second.existing) == (first.id, True)
+    assert second.get(timeout=SOON) == "old"
+
+
+def test_answers_are_kept_for_the_audit(world: World) -> None:
+    name = world.name()
+    world.tasks.joining.delay(name).get(timeout=SOON)
+
+    world.tasks.joining.delay(name)
+
+    latest = world.once.ledger.duplicates(task="joining").items[0]
+    assert latest.answer is Answer.REPLAYED
+
+
+# Options of a call
+
+
+def test_a_delayed_task_starts_when_its_time_has_come_and_not_when_the_sweeper_comes(world: World) -> None:
+    name = world.name()
+    eta = datetime.now(UTC) + timedelta(seconds=1)
+
+    results = [
+        world.tasks.joining.apply_async((f"{name}-eta",), eta=eta),
+        world.tasks.joining.apply_async((f"{name}-countdown",), countdown=1),
+    ]
+
+    for result in results:
+        result.get(timeout=SOON)
+        begun_at = world.job(result).begun_at
+        assert begun_at
+        assert timedelta(0) <= begun_at - eta < timedelta(seconds=8)
+
+
+def test_a_queue_and_a_header_of_the_call_survive_retries(world: World) -> None:
+    name = world.name()
+
+    result = world.tasks.asks_again.apply_async((name, 2), queue="urgent", headers={"colour": "red"}, priority=3)
+
+    assert result.get(timeout=SOON) == 2
+    assert [entry.payload for entry in world.told(name)] == ["red"] * 3
+    assert world.job(result).queue == "urgent#3"
+
+
+def test_an_expired_task_is_cancelled_with_that_reason(world: World) -> None:
+    name = world.name()
+
+    result = world.tasks.joining.apply_async((name,), expires=datetime.now(UTC) - timedelta(seconds=1))
+
+    assert world.becomes(result, State.CANCELLED)
+    assert world.job(result).reason == "expired"
+    with pytest.raises(TaskRevokedError, match="expired"):
+        result.get(timeout=SOON)
+    assert world.told(name) == []
+
+
+# Retries
+
+
+def test_a_retry_is_the_same_job_going_on(world: World) -> None:
+    name = world.name()
+
+    result = world.tasks.asks_again.delay(name, 3)
+
+    assert result.get(timeout=SOON) == 3
+    assert [entry.attempt for entry in world.told(name)] == [1, 2, 3, 4]
+    assert {entry.job_id for entry in world.told(name)} == {result.id}
+    assert [past.cause for past in world.job(result).past] == [Cause.RETRY] * 3
+
+
+def test_a_duplicate_of_a_task_between_two_attempts_joins_it(world: World) -> None:
+    name = world.name()
+    first = world.tasks.asks_again.delay(name, 1, countdown=2)
+    assert eventually(lambda: bool(world.job(first).past), SOON)
+
+    second = world.tasks.asks_again.delay(name, 1, countdown=2)
+
+    assert second.id == first.id
+    assert second.get(timeout=SOON) == 1
+    assert len(world.told(name)) == 2
+
+
+def test_a_retry_may_change_its_arguments(world: World) -> None:
+    name = world.name()
+
+    result = world.tasks.asks_otherwise.delay(name, 2)
+
+    assert result.get(timeout=SOON) == "done"
+    assert [entry.payload for entry in world.told(name)] == [2, 1, 0]
+    assert {entry.job_id for entry in world.told(name)} == {result.id}
+
+
+def test_a_task_that_gives_up_is_a_dead_letter_with_its_own_error(world: World) -> None:
+    name = world.name()
+
+    result = world.tasks.gives_up.delay(name)
+
+    with pytest.raises(Exception, match=name):
+        result.get(timeout=SOON)
+    job = world.job(result)
+    assert (job.state, job.reason, job.attempt) == (State.BURIED, Reason.FAILED, 2)
+    assert job.error
+    assert job.error.type == "guarded.app.RefusedError"
+
+
+@pytest.mark.parametrize(("failures", "runs", "state"), [(2, 3, State.COMPLETED), (9, 3, State.BURIED)])
+def test_celerys_own_retries_are_counted_by_celery(world: World, failures: int, runs: int, state: State) -> None:
+    name = world.name()
+
+    result = world.tasks.retried_by_celery.delay(name, failures)
+
+    assert eventually(lambda: world.job(result).state is state, SOON)
+    assert len(world.told(name, name)) == runs
+
+
+@pytest.mark.parametrize(
+    ("failures", "runs", "state", "reason"),
+    [(2, 3, State.COMPLETED, ""), (9, 3, State.BURIED, Reason.EXHAUSTED)],
+)
+def test_a_policys_retries_are_counted_by_the_ledger(
+    world: World, failures: int, runs: int, state: State, reason: str
+) -> None:
+    name = world.name()
+
+    result = world.tasks.retried_by_policy.delay(name, failures)
+
+    assert eventually(lambda: world.job(result).state is state, SOON)
+    assert world.job(result).reason == reason
+    assert len(world.told(name, name)) == runs
+    if state is State.BURIED:
+        with pytest.raises(Exception, match=name):
+            result.get(timeout=SOON)
+
+
+def test_a_finished_step_is_not_taken_again(world: World) -> None:
+    name = world.name()
+
+    result = world.tasks.steps.delay(name)
+
+    assert result.get(timeout=SOON) == ["one!", "two!", "two!"]
+    assert (len(world.told(name, "one")), len(world.told(name, "two"))) == (1, 1)
+
+
+# Ends of all kinds
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"), [("none", None), ("text", "text"), ("nested", {"list": [1, 2.5, None, {"a": True}]})]
+)
+def test_a_result_is_given_and_replayed(world: World, kind: str, value: object) -> None:
+    name = world.name()
+    first = world.tasks.returns.delay(name, kind)
+    assert first.get(timeout=SOON) == value
+
+    again = world.once.send_task("returns", (name, kind))
+
+    assert again.get(timeout=SOON) == value
+    assert len(world.told(name)) == 1
+
+
+def test_a_result_that_cannot_be_written_is_a_failure_as_in_celery(world: World) -> None:
+    result = world.tasks.returns.delay(world.name(), "object")
+
+    with pytest.raises(EncodeError):
+        result.get(timeout=SOON)
+    assert world.job(result).state is State.BURIED
+
+
+def test_a_result_that_cannot_be_written_does_not_matter_where_it_is_ignored(world: World) -> None:
+    result = world.tasks.returns_unseen.delay(world.name(), "object")
+
+    assert world.becomes(result, State.COMPLETED)
+    assert result.get(timeout=SOON) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"), [("refused", "RefusedError"), ("unpicklable", "UnpicklableError"), ("key", "KeyError")]
+)
+def test_an_error_reaches_the_caller_and_the_dead_letters(world: World, kind: str, said: str) -> None:
+    name = world.name()
+
+    result = world.tasks.raises.delay(name, kind)
+
+    with pytest.raises(Exception, match=r".*") as raised:
+        result.get(timeout=SOON)
+    assert said in repr(raised.value) + type(raised.value).__name__
+    error = world.job(result).error
+    assert error
+    assert said in error.type
+    assert "in raises" in error.traceback
+
+
+def test_an_error_that_cannot_be_printed_is_a_dead_letter(world: World) -> None:
+    result = world.tasks.raises.delay(world.name(), "unspeakable")
+
+    assert world.becomes(result, State.BURIED)
+
+
+def test_a_duplicate_of_a_dead_letter_is_new_work(world: World) -> None:
+    name = world.name()
+    first = world.tasks.raises.delay(name, "key")
+    assert world.becomes(first, State.BURIED)
+
+    second = world.tasks.raises.delay(name, "key")
+
+    assert second.id != first.id
+    assert world.becomes(second, State.BURIED)
+    assert len(world.told(name)) == 2
+
+
+def test_a_rejected_message_is_a_dead_letter(world: World) -> None:
+    result = world.tasks.rejects.delay(world.name(), requeue=False)
+
+    assert world.becomes(result, State.BURIED)
+    with pytest.raises(Reject):
+        result.get(timeout=SOON)
+
+
+def test_a_message_that_is_rejected_to_come_back_is_the_same_job_going_on(world: World) -> None:
+    name = world.name()
+
+    result = world.tasks.rejects.delay(name, requeue=True)
+
+    assert result.get(timeout=SOON) == "done"
+    assert [entry.job_id for entry in world.told(name)] == [result.id] * 2
+
+
+def test_an_ignored_task_is_over_without_a_result(world: World) -> None:
+    name = world.name()
+    result = world.tasks.ignores.delay(name)
+    assert world.becomes(result, State.COMPLETED)
+
+    again = world.tasks.ignores.delay(name)
+
+    assert again.existing
+    assert result.state == "PENDING"
+    assert len(world.told(name)) == 1
+
+
+def test_a_task_that_tries_to_end_its_process_is_a_dead_letter_at_once(world: World) -> None:
+    name = world.name()
+
+    result = world.tasks.exits.delay(name)
+
+    with pytest.raises(JobBuriedError, match=r"SystemExit\(3\)"):
+        result.get(timeout=SOON)
+    assert (world.job(result).state, len(world.told(name))) == (State.BURIED, 1)
+
+
+def test_a_soft_time_limit_is_an_error_that_the_task_may_catch(world: World) -> None:
+    caught = world.tasks.sleeps.delay(world.name(), catch=True)
+    uncaught = world.tasks.sleeps.delay(world.name())
+
+    assert caught.get(timeout=SOON) == "woken"
+    with pytest.raises(SoftTimeLimitExceeded):
+        uncaught.get(timeout=SOON)
+    assert world.job(uncaught).state is State.BURIED
+
+
+def test_a_hard_time_limit_buries_the_job(world: World) -> None:
+    name = world.name()
+
+    result = world.tasks.hangs.delay(name)
+
+    with pytest.raises(TimeLimitExceeded):
+        result.get(timeout=SOON)
+    job = world.job(result)
+    assert job.error
+    assert (job.state, "TimeLimitExceeded" in job.error.type) == (State.BURIED, True)
+    assert len(world.told(name)) == 1
+
+
+def test_a_hard_time_limit_that_the_policy_forgives_is_an_attempt_and_no_failure(world: World) -> None:
+    name = world.name()
+
+    result = world.tasks.hangs_at_first.apply_async((name,), link_error=world.app.tasks["guarded-lament"].s(name))
+
+    assert result.get(timeout=SOON) == "done"
+    assert [past.cause for past in world.job(result).past] == [Cause.RETRY]
+    assert (len(world.told(name)), world.told(name, "lament")) == (2, [])
+
+
+# Calls within a run
+
+
+def test_a_task_that_calls_itself_is_one_run(world: World) -> None:
+    name = world.name()
+
+    result = world.tasks.counts_down.delay(name, 2)
+
+    assert result.get(timeout=SOON) == [2, 1, 0]
+    assert {(entry.job_id, entry.attempt) for entry in world.told(name)} == {(result.id, 1)}
+
+
+def test_a_guarded_task_called_as_a_function_is_part_of_the_run_that_calls_it(world: World) -> None:
+    name = world.name()
+
+    result = world.tasks.calls_directly.delay(name)
+
+    assert result.get(timeout=SOON) == "direct"
+    assert [entry.job_id for entry in world.told(name)] == [result.id]
+
+
+def test_models_are_known_by_what_is_sent(world: World) -> None:
+    name = world.name()
+    order = {"order_id": "o-1", "amount": 5}
+
+    as_model = world.tasks.takes_models.delay(world.tasks.Order(**order), name)
+    as_dict = world.tasks.takes_models.delay(order, name=name)
+
+    assert as_model.id == as_dict.id
+    assert as_model.get(timeout=SOON) == order
+    assert [entry.payload for entry in world.told(name)] == ["Order"]
+
+
+# What a run sees
+
+
+def test_a_run_knows_itself_and_its_progress_can_be_read(world: World) -> None:
+    name = world.name()
+    gate = world.gate(name)
+    result = world.tasks.reports.delay(name, gate.path)
+    assert world.hears(name, "start")
+
+    progress = world.job(result).progress
+    gate.open()
+
+    assert progress
+    assert (progress.done, progress.total, progress.stage) == (1, 3, "first")
+    seen: dict[str, Any] = result.get(timeout=SOON)
+    assert (seen["job_id"], seen["key"], seen["attempt"]) == (result.id, world.job(result).key, 1)
+    assert len(seen["receipt"]) == 64
+
+
+def test_a_lease_is_renewed_for_as_long_as_its_task_runs(world: World) -> None:
+    name = world.name()
+    gate = world.gate(name)
+    result = world.tasks.reports.delay(name, gate.path)
+    assert world.hears(name, "start")
+    lease = world.job(result).lease_until
+    assert lease
+
+    assert eventually(lambda: (world.job(result).lease_until or lease) > lease + timedelta(seconds=1.5), SOON)
+    gate.open()
+
+    assert result.get(timeout=SOON)["attempt"] == 1
+
+
+# Cancelling
+
+
+def test_a_running_job_ends_when_it_heeds_its_cancellation(world: World) -> None:
+    name = world.name()
+    result = world.tasks.heeds.delay(name)
+    assert world.hears(name, "start")
+
+    world.once.ledger.cancel(result.id, reason="customer asked")
+
+    assert world.becomes(result, State.CANCELLED)
+    assert world.job(result).reason == "customer asked"
+    with pytest.raises(TaskRevokedError, match="customer asked"):
+        result.get(timeout=SOON)
+
+
+def test_a_cancelled_job_leaves_its_key_to_others(world: World) -> None:
+    name = world.name()
+    first = world.tasks.joining.apply_async((name,), countdown=60)
+    world.once.ledger.cancel(first.id)
+
+    second = world.tasks.joining.delay(name, "again")
+
+    assert second.get(timeout=SOON) == "again"
+    assert second.id != first.id
+
+
+def test_a_task_revoked_while_it_waits_is_cancelled(world: World, worker: Worker) -> None:
+    name = world.name()
+    result = world.tasks.joining.apply_async((name,), countdown=2)
+
+    assert eventually(lambda: result.id in worker.log, SOON)
+    result.revoke()
+
+    assert world.becomes(result, State.CANCELLED)
+    assert world.job(result).reason == "revoked"
+    assert world.told(name) == []
+
+
+def test_a_running_task_that_is_terminated_is_cancelled(world: World) -> None:
+    name = world.name()
+    result = world.tasks.joining.delay(name, None, world.gate(name).path)
+    assert world.hears(name, "start")
+
+    result.revoke(terminate=True)
+
+    assert world.becomes(result, State.CANCELLED)
+    assert world.job(result).reason == "terminated"
+    with pytest.raises(TaskRevokedError):
+        result.get(timeout=SOON)
+
+
+def test_a_copy_of_a_message_that_is_too_late_does_not_disturb_the_job_that_runs(world: World, worker: Worker) -> None:
+    name = world.name()
+    gate = world.gate(name)
+    with world.captured() as sent:
+        result = world.tasks.joining.apply_async((name, "done", gate.path), expires=3)
+    assert world.hears(name, "start")
+    job = world.job(result)
+    expired = job.created_at + timedelta(seconds=3.5)
+    assert eventually(lambda: datetime.now(UTC) > expired, SOON)
+
+    sent.again()
+    assert eventually(lambda: worker.log.count(f"Discarding revoked task: joining[{result.id}]") == 1, SOON)
+    gate.open()
+
+    assert world.becomes(result, State.COMPLETED)
+    assert not world.job(result).cancel_requested
