@@ -145,7 +145,7 @@ class Store:
         if record.state == RUNNING:
             return self.begin_running(ledger, job, record, holder)
         if self.waits(ledger, record):
-            return ledger, tell("Later", ledger, job)
+            return self.put_off(ledger, job, record)
         return self.grant(ledger, job, record, holder)
 
     def begin_running(self, ledger: Ledger, job: int, record: Record, holder: int) -> Answered:
@@ -156,6 +156,10 @@ class Store:
         if record.cancel_requested:
             return (ledger := self.end_lapsed(ledger, job)), tell("Cancelled", ledger, job)
         return self.grant(ledger, job, cut_short(record, "lapse"), holder)
+
+    def put_off(self, ledger: Ledger, job: int, record: Record) -> Answered:
+        # This delivery has reached begin, so that it is no sign of a body that kills its worker.
+        return (ledger := ledger.put(job, record._replace(received=0))), tell("Later", ledger, job)
 
     def waits(self, ledger: Ledger, record: Record) -> bool:
         return record.early or (record.behind != NO_JOB and ledger.get(record.behind).live)
@@ -257,15 +261,11 @@ class Store:
             return ledger, tell("Finished", ledger, job)
         if record.state == CANCELLED:
             return ledger, tell("Cancelled", ledger, job)
-        record = record._replace(received=record.received + self.counts(ledger, record))
+        record = record._replace(received=record.received + (record.state == QUEUED))
         if record.received > self.receipts:
             ledger = self.end(ledger, job, record, BURIED, reason=NEVER_STARTED)
             return ledger, tell("Buried", ledger, job)
         return ledger.put(job, record), Answer("Counted", job)
-
-    def counts(self, ledger: Ledger, record: Record) -> bool:
-        """Whether a delivery counts. One that comes before its time is no sign of a body that kills its worker."""
-        return record.state == QUEUED and not self.waits(ledger, record)
 
     def due(self, ledger: Ledger, job: int) -> tuple[Ledger, bool]:
         """Check a job whose time has come; whether to publish it again. Neither state nor fence changes."""

@@ -149,11 +149,11 @@ class LiveLeaseIsTakenOver(Store):
         return super().begin_running(ledger, job, record._replace(lapsed=True), holder)
 
 
-class ReceiptsCountBeforeTheTime(Store):
-    """A delivery of a job that may not begin yet counts as one that has killed its worker."""
+class LaterKeepsTheReceipts(Store):
+    """A delivery that reached begin, but too early, still counts as one that never did."""
 
-    def counts(self, ledger: Ledger, record: Record) -> bool:
-        return record.state == QUEUED
+    def put_off(self, ledger: Ledger, job: int, record: Record) -> Answered:
+        return ledger, super().put_off(ledger, job, record)[1]
 
 
 # Of the store: what keeps a job alive
@@ -216,7 +216,7 @@ class ReviveKeepsTheTrail(Store):
         return super().revived(ledger, record)._replace(trail=record.trail)
 
 
-class ReviveKeepsThePlaceBehind(ReceiptsCountBeforeTheTime):
+class ReviveKeepsThePlaceBehind(Store):
     """A job that was buried while it waited for another still does when it is revived, and that one has long ended."""
 
     def revived(self, ledger: Ledger, record: Record) -> Record:
@@ -344,7 +344,7 @@ MUTANTS = (
     Mutant(ReportedCrashIsNotCounted, ("I6",), Bounds(faults=3, acts=0)),
     Mutant(LapseIsNotCounted, ("I6",), Bounds(faults=3, acts=0)),
     Mutant(LiveLeaseIsTakenOver, ("I6",)),
-    Mutant(ReceiptsCountBeforeTheTime, ("I6",), Bounds(faults=2, acts=1, receipts=2)),
+    Mutant(LaterKeepsTheReceipts, ("I6",), Bounds(faults=2, acts=1, receipts=2)),
     Mutant(NoDueIndex, ("Ix", "I2", "I5")),
     Mutant(SkipAndAcknowledge, ("I5", "I7")),
     Mutant(RetentionIsForgotten, ("I1",), Bounds(faults=0, acts=0, submissions=(JOIN, JOIN))),

@@ -372,7 +372,10 @@ class Protocol:
         ledger, answer = self.request(books.ledger, worker, worker.late)
         then = IDLE if worker.phase == "idle" else worker._replace(late="")
         label = f"{who(worker)}'s late {worker.late} {name(worker.job)} arrives: {answer.name}"
-        step = self.step(label, PROGRESS, books, books._replace(ledger=ledger), worker, then)
+        broken = ""
+        if not worker.late.startswith("begin"):
+            broken = judge_run(books.memory, books.ledger, ledger, claim(worker), answer)
+        step = self.step(label, PROGRESS, books, books._replace(ledger=ledger), worker, then, broken=broken)
         if ledger == books.ledger or answer.name != "Granted" or worker.phase in ("got", "noted", "body"):
             return step
         # A run that nobody makes: to the ledger the same as one that crashed.
