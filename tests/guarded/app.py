@@ -408,3 +408,16 @@ def charge(name: str, gate: str | None = None) -> str:
 rerunning = once.task(name="rerunning", lease=1)(charge)
 verifying = once.task(name="verifying", lease=1, on_takeover=was_charged)(charge)
 holding = once.task(name="holding", lease=1, on_takeover="hold")(charge)
+
+
+@once.task(name="pauses-between-steps", key="name", lease=1)
+def pauses_between_steps(name: str, gate: str) -> list[str]:
+    """Take one step, and wait within the next."""
+
+    def take(step: str) -> str:
+        tell(name, step)
+        wait(gate if step == "two" else None)
+        return step
+
+    run = current_run()
+    return [run.step(step, take, step) for step in ("one", "two")]
