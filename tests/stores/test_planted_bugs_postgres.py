@@ -47,14 +47,14 @@ BUGS = {
     ),
     "a renewal compares no holder": (
         "renew.sql",
-        "USING (id, holder, fence)",
-        "USING (id, fence)",
+        " AND holder = lease.holder;",
+        ";",
         "another_holder",
     ),
     "a renewal may shorten a lease": (
         "renew.sql",
-        "lease_until = greatest(job.lease_until, now + lease.duration)",
-        "lease_until = now + lease.duration",
+        "lease_until = greatest(lease_until, now + lease.duration),",
+        "lease_until = now + lease.duration,",
         "shortens",
     ),
     "a record compares no fence": (

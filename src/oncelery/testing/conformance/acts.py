@@ -104,8 +104,11 @@ def granted(
 def running(
     store: Store, submission: Submission | None = None, *, holder: str = "first", **terms: Unpack[Terms]
 ) -> Lease:
-    """Run some work, accepted before or not, and give the lease."""
-    return granted(store, submission, holder=holder, **terms).lease
+    """Run some work, and give the lease. Under a new key it is reserved first, as a publisher would have done."""
+    offer = submission or work()
+    if offer.body and store.last(offer.key) is None:
+        store.reserve(offer, on_duplicate=OnDuplicate.JOIN)
+    return granted(store, offer, holder=holder, **terms).lease
 
 
 def lapsed(

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
+
+import pytest
 
 from oncelery.answers import Existing, Reserved
 from oncelery.job import Cause, OnDuplicate, Reason, State
-from oncelery.settlement import Bury
+from oncelery.settlement import Bury, Cancel, Complete, Release, Settlement
 from oncelery.stores.base import SLOW_CHECK, Store
 from oncelery.testing.clock import FakeClock
 from oncelery.testing.conformance.acts import (
+    BOOM,
     JOB,
     KEY,
     OTHER,
@@ -17,6 +21,7 @@ from oncelery.testing.conformance.acts import (
     buried,
     complete,
     completed,
+    granted,
     lapsed,
     release,
     reserve,
@@ -29,8 +34,45 @@ from oncelery.testing.conformance.fixtures import Fixtures
 HOUR = timedelta(hours=1)
 
 
+SETTLEMENTS: list[Settlement] = [
+    Complete(result=b"done"),
+    Release(cause=Cause.RETRY, error=BOOM),
+    Release(cause=Cause.HANDBACK),
+    Release(cause=Cause.CRASH, delay=HOUR, body=b"page 2"),
+    Bury(reason=Reason.FAILED, error=BOOM),
+    Cancel(reason="heeded"),
+]
+
+
 class Entangled(Fixtures):
     """Sentences that each need two rules."""
+
+    @pytest.mark.parametrize("settlement", SETTLEMENTS, ids=repr)
+    def test_a_run_that_nobody_reserved_ends_as_one_that_was_reserved(
+        self, store: Store, settlement: Settlement
+    ) -> None:
+        reserved = running(store, work("reserved", "key 1"))
+        stranger = granted(store, work("stranger", "key 2")).lease
+
+        answers = [store.settle(lease, settlement) for lease in (reserved, stranger)]
+
+        assert answers[0] == answers[1]
+        assert replace(seen(store, "reserved"), id="", key="") == replace(seen(store, "stranger"), id="", key="")
+
+    @pytest.mark.parametrize("settlement", SETTLEMENTS, ids=repr)
+    def test_a_second_run_ends_as_the_first_would_have(
+        self, store: Store, clock: FakeClock, settlement: Settlement
+    ) -> None:
+        release(store, running(store, work("second", "key 1")), Cause.RETRY)
+        clock.now += HOUR
+        second = running(store, work("second", "key 1"))
+        first = running(store, work("first", "key 2"))
+
+        answers = [store.settle(lease, settlement) for lease in (first, second)]
+
+        assert answers[0] == answers[1]
+        ends = [seen(store, name) for name in ("first", "second")]
+        assert len({(job.state, job.result, job.reason, job.body, job.settled_at, job.not_before) for job in ends}) == 1
 
     def test_a_job_buried_while_it_waited_can_be_revived_and_begin(self, store: Store, clock: FakeClock) -> None:
         lease = running(store, work(retention=HOUR))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
 from oncelery.answers import Busy, Fenced, Recorded, Renewed, Settled
-from oncelery.job import Cause, Lease, Progress, Reason, State
+from oncelery.job import Cause, Lease, OnDuplicate, Progress, Reason, State
 from oncelery.settlement import Bury, Cancel, Complete, Release
 from oncelery.stores.base import Store
 from oncelery.testing.clock import FakeClock
@@ -185,9 +186,26 @@ class Fencing(Fixtures):
 
         assert running(store, holder="second").fence == first.fence + 1
 
-    def test_a_fence_grows_from_job_to_job_of_a_key(self, store: Store, clock: FakeClock) -> None:
+    @pytest.mark.parametrize("back", [timedelta(0), timedelta(hours=1)])
+    def test_a_fence_grows_from_job_to_job_of_a_key(self, store: Store, clock: FakeClock, back: timedelta) -> None:
         first = buried(store)
+        clock.now -= back
+
+        assert running(store, work(OTHER), holder="second").fence == first.fence + 1
+
+    @pytest.mark.parametrize("back", [timedelta(0), timedelta(hours=1)])
+    def test_a_fence_grows_to_a_reserved_job_of_a_key(self, store: Store, clock: FakeClock, back: timedelta) -> None:
+        first = buried(store)
+        clock.now -= back
+        accepted(store, OTHER)
+
+        assert running(store, work(OTHER), holder="second").fence == first.fence + 1
+
+    def test_a_fence_grows_from_a_job_to_the_one_that_trailed_it(self, store: Store, clock: FakeClock) -> None:
+        first = running(store)
+        accepted(store, OTHER, on_duplicate=OnDuplicate.TRAIL)
         clock.advance(hours=-1)
+        complete(store, first)
 
         assert running(store, work(OTHER), holder="second").fence == first.fence + 1
 

@@ -21,6 +21,7 @@ from oncelery.testing.conformance.acts import (
     begin,
     buried,
     complete,
+    granted,
     lapsed,
     release,
     reserve,
@@ -171,7 +172,7 @@ def _after_complete(store: Store) -> None:
 
 
 def _after_begin_without_reserve(store: Store) -> None:
-    running(store)
+    granted(store)
 
 
 def _after_revive(store: Store) -> None:

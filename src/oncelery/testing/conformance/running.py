@@ -112,9 +112,9 @@ class Beginning(Fixtures):
         assert (seen(store).holder, seen(store).duplicates) == ("first", 1)
 
     def test_a_job_that_is_unknown_is_accepted_and_granted_with_its_body(self, store: Store) -> None:
-        lease = running(store, work(body=b"body", delay=timedelta(hours=1)))
+        grant = granted(store, work(body=b"body", delay=timedelta(hours=1)))
 
-        assert lease.job_id == JOB
+        assert grant.lease.job_id == JOB
         assert (seen(store).body, seen(store).not_before) == (b"body", None)
         assert store.last(KEY) == seen(store)
 

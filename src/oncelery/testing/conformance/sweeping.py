@@ -19,6 +19,7 @@ from oncelery.testing.conformance.acts import (
     buried,
     complete,
     completed,
+    granted,
     lapsed,
     release,
     reserve,
@@ -123,7 +124,7 @@ class LostMessages(Fixtures):
         clock.advance(seconds=60)
 
         # Nobody knows when it was sent: perhaps before the others.
-        running(store, work("a stranger", "key 2"))
+        granted(store, work("a stranger", "key 2"))
 
         assert swept(store) == []
 
