@@ -196,6 +196,12 @@ def retried_by_policy(name: str, failures: int) -> int:
     return fail(name, failures)
 
 
+@once.task(name="retried-soon", retry_on=RefusedError, backoff=Backoff(first=timedelta(seconds=0.9)))
+def retried_soon(name: str, failures: int) -> int:
+    """Fail so many times, and be run again within a second."""
+    return fail(name, failures)
+
+
 @once.task(
     name="retried-by-both",
     autoretry_for=(RefusedError,),

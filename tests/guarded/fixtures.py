@@ -27,7 +27,7 @@ def hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hand]:
 
 @pytest.fixture(scope="module")
 def broker_here(valkey: ValkeyServer) -> Broker:
-    """Give the broker of this module's world; one on RabbitMQ where the module says so."""
+    """Give the broker of this module's world; a module on another one says so."""
     return broker_on(valkey)
 
 
@@ -38,11 +38,22 @@ def rabbit_broker(rabbitmq: RabbitMQServer) -> Broker:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory, valkey: ValkeyServer, broker_here: Broker) -> Iterator[World]:
+def settings_here() -> dict[str, object]:
+    """Give further settings for this module's world; a module that has some says so."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def world(
+    tmp_path_factory: pytest.TempPathFactory,
+    valkey: ValkeyServer,
+    broker_here: Broker,
+    settings_here: dict[str, object],
+) -> Iterator[World]:
     """Give a world whose ledger and results are on Valkey, among those of others."""
     namespace = secrets.token_hex(4)
     ledger = {"oncelery_store": valkey.url, "oncelery_namespace": namespace, "result_backend": valkey.url}
-    world = World(tmp_path_factory.mktemp("world"), broker_here.settings | ledger)
+    world = World(tmp_path_factory.mktemp("world"), broker_here.settings | ledger | settings_here)
     with pytest.MonkeyPatch.context() as patch:
         yield from set_up(world, patch)
 

@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from celery import Celery
 from celery.result import AsyncResult
+from celery.utils.quorum_queues import detect_quorum_queues
 from kombu.exceptions import OperationalError
 
 from oncelery.answers import Existing, Reserved
@@ -171,15 +173,15 @@ def publish_again(once: Oncelery, job: Job, *, countdown: float | None = None, r
     if once.app.conf.task_always_eager:
         once.app.tasks[message.task].apply(message.args, message.kwargs, **options)
     else:
-        once.send_task(message.task, message.args, message.kwargs, countdown=countdown, **options)
+        once.send_task(message.task, message.args, message.kwargs, countdown=whole(once.app, countdown), **options)
 
 
 def publish_or_leave(job: str, publish: Callable[[], object]) -> None:
-    """Publish for a job that the ledger holds: what the broker refuses now, the sweeper publishes later."""
+    """Publish for a job that the ledger holds: what cannot be published now, the sweeper publishes later."""
     try:
         publish()
-    except OperationalError as error:
-        _logger.warning("the broker did not take the message of job %s; the sweeper will publish it: %s", job, error)
+    except Exception as error:  # noqa: BLE001 - the run that publishes it has ended otherwise, and well
+        _logger.warning("could not publish the message of job %s; the sweeper will: %s", job, error)
 
 
 def _cancel_expired(once: Oncelery, job: Job) -> bool:
@@ -221,6 +223,14 @@ def queue_label(queue: str, priority: int | None) -> str:
     """Name a queue and a priority in it: only messages of one label are served in order."""
     # No priority and priority 0 are one: brokers treat them alike, and some turn one into the other.
     return f"{queue}#{priority}" if priority else queue
+
+
+def whole(app: Celery, countdown: float | None) -> float | None:
+    """Give a countdown that the broker can keep: RabbitMQ's quorum queues take none between zero and one second."""
+    if not countdown or countdown >= 1:
+        return countdown
+    driver = app.producer_pool.connections.connection.transport.driver_type
+    return 1.0 if detect_quorum_queues(app, driver)[0] else countdown
 
 
 def delay_of(options: Mapping[str, Any]) -> timedelta:

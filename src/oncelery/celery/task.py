@@ -24,6 +24,7 @@ from oncelery.celery.publishing import (
     publish_again,
     publish_once,
     publish_or_leave,
+    whole,
 )
 from oncelery.errors import (
     ConfigurationError,
@@ -261,7 +262,7 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
 
     def _again(self, job: str, error: BaseException, delay: timedelta) -> Retry:
         """Publish the next attempt that the policy grants, past Celery's own count of retries."""
-        countdown = delay.total_seconds()
+        countdown = whole(self.app, delay.total_seconds())
         again = self.signature_from_request(retries=self.request.retries + 1, countdown=countdown)
         if not self.request.is_eager:
             publish_or_leave(
@@ -301,7 +302,7 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
         """Put this message aside for a while."""
         waits = (self.request.headers or {}).get(PARKED, 0)
         countdown = max(at_least, min(FIRST_WAIT * 2**waits, self.policy.lease.total_seconds()))
-        signature = self.signature_from_request(countdown=countdown)
+        signature = self.signature_from_request(countdown=whole(self.app, countdown))
         signature.options["headers"] = {**(signature.options.get("headers") or {}), PARKED: waits + 1}
         try:
             super().apply_async(signature.args, signature.kwargs, **signature.options)

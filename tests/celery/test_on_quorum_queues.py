@@ -1,0 +1,80 @@
+"""RabbitMQ's quorum queues, where the broker itself keeps a delayed message until its time has come."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from faults.brokers import Broker
+from faults.workers import Worker, Workers
+from guarded.world import SOON, World
+
+from oncelery.embedded.process import eventually
+
+
+@pytest.fixture(scope="module")
+def broker_here(rabbit_broker: Broker) -> Broker:
+    """Have the world of this module on RabbitMQ."""
+    return rabbit_broker
+
+
+@pytest.fixture(scope="module")
+def settings_here() -> dict[str, object]:
+    """Have Celery use quorum queues, and RabbitMQ keep what is delayed."""
+    return {
+        "task_default_queue": "guarded",
+        "task_default_exchange": "guarded",
+        "task_default_exchange_type": "topic",
+        "task_default_queue_type": "quorum",
+        "broker_native_delayed_delivery_queue_type": "classic",
+        "broker_transport_options": {"confirm_publish": True},
+    }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def worker(world: World, crew: Workers, broker_here: Broker) -> Worker:
+    """Give two children, which all tests here share."""
+    return world.start(crew, broker=broker_here)
+
+
+def test_a_delayed_task_starts_when_its_time_has_come(world: World) -> None:
+    name = world.name()
+    sent_at = datetime.now(UTC)
+
+    result = world.tasks.joining.apply_async((name, "done"), countdown=2)
+
+    assert result.get(timeout=SOON) == "done"
+    begun_at = world.job(result).begun_at
+    assert begun_at
+    assert timedelta(seconds=2) <= begun_at - sent_at < timedelta(seconds=10)
+
+
+def test_a_delayed_retry_goes_on(world: World) -> None:
+    name = world.name()
+
+    result = world.tasks.asks_again.delay(name, 2, countdown=1)
+
+    assert result.get(timeout=SOON) == 2
+    assert [entry.attempt for entry in world.told(name)] == [1, 2, 3]
+
+
+def test_a_duplicate_with_an_id_of_its_own_waits_for_the_job_that_runs(world: World) -> None:
+    name = world.name()
+    gate = world.gate(name)
+    first = world.tasks.joining.delay(name, "done", gate.path)
+    assert world.hears(name, "start")
+
+    other = world.once.send_task("joining", (name, "done", gate.path))
+    assert eventually(lambda: world.job(first).duplicates >= 2, SOON)
+    gate.open()
+
+    assert (first.get(timeout=SOON), other.get(timeout=SOON)) == ("done", "done")
+    assert len(world.told(name)) == 1
+
+
+def test_an_attempt_by_policy_within_a_second_is_no_failure(world: World) -> None:
+    name = world.name()
+
+    result = world.tasks.retried_soon.delay(name, 1)
+
+    assert result.get(timeout=SOON) == 1
