@@ -184,12 +184,14 @@ NO_LEASE = Lease(
 
 def test_a_safe_verb_is_one_packet_with_its_barrier(valkey: ValkeyServer, sent: list[bytes]) -> None:
     with opened(valkey) as store:
-        completed(store, work("first", "first", durability=SAFE))
-        sent.clear()
+        for name in ("first", "second"):
+            sent.clear()
+            accepted(store, name, name, durability=SAFE)
+            answer = begin(store, work(name, name, durability=SAFE))
+            assert isinstance(answer, Granted)
+            complete(store, answer.lease)
 
-        completed(store, work("second", "second", durability=SAFE))
-
-    assert [packet.count(b"EVALSHA") + packet.count(b"WAITAOF") for packet in sent] == [2, 2]
+    assert [(packet.count(b"EVALSHA"), packet.count(b"WAITAOF")) for packet in sent] == [(1, 1)] * 3
 
 
 def test_a_script_that_the_server_has_forgotten_is_sent_whole(store: RedisStore, server: AnyServer) -> None:
@@ -694,14 +696,15 @@ def test_a_user_who_may_not_is_an_error_of_the_configuration(private_server: Any
 
 @pytest.fixture
 def refusing() -> Iterator[tuple[str, list[bytes]]]:
-    """Give the URL of a server that greets, and answers everything else with the error that stands in the list."""
-    errors: list[bytes] = []
-    greeting = b"%3\r\n$6\r\nserver\r\n$5\r\nredis\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n$5\r\nproto\r\n:3\r\n"
+    """Give the URL of a server that greets as the version, and refuses with the error, that stand in the list."""
+    words: list[bytes] = []
 
     def serve(client: socket.socket) -> None:
         with client:
             while request := client.recv(65_536):
-                client.sendall(greeting if b"HELLO" in request else b"-%b\r\n" % errors[0])
+                version, error = words
+                greeting = b"%%2\r\n+version\r\n+%b\r\n+proto\r\n:3\r\n" % version
+                client.sendall(greeting if b"HELLO" in request else b"-%b\r\n" % error)
 
     def listen() -> None:
         while True:
@@ -714,7 +717,7 @@ def refusing() -> Iterator[tuple[str, list[bytes]]]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=listen)
         thread.start()
-        yield f"redis://127.0.0.1:{listener.getsockname()[1]}/0", errors
+        yield f"redis://127.0.0.1:{listener.getsockname()[1]}/0", words
         listener.shutdown(socket.SHUT_RDWR)
         thread.join()
 
@@ -733,13 +736,32 @@ def refusing() -> Iterator[tuple[str, list[bytes]]]:
     ],
 )
 def test_whatever_goes_wrong_in_the_server_never_means_yes(error: str, refusing: tuple[str, list[bytes]]) -> None:
-    url, errors = refusing
-    errors.append(error.encode())
+    url, words = refusing
+    words += [b"7.0.0", error.encode()]
     store = RedisStore(url)
 
     with pytest.raises(StoreUnavailableError):
         reserve(store)
     store.close()
+
+
+def test_a_server_that_is_too_old_is_told_so(refusing: tuple[str, list[bytes]]) -> None:
+    url, words = refusing
+    words += [b"6.0.16", b"ERR unknown"]
+
+    with pytest.raises(ConfigurationError, match=r"6\.2 or newer.*6\.0\.16"):
+        reserve(RedisStore(url))
+
+
+@pytest.mark.parametrize("cursor", ["x", "1", "1/", "1-1", "1/zz", "-/00"])
+def test_a_cursor_that_is_none_of_ours_is_refused(cursor: str, store: RedisStore) -> None:
+    with pytest.raises(ValueError, match="cursor"):
+        store.find(Query(cursor=cursor))
+
+
+def test_a_cursor_of_the_audit_that_is_none_of_ours_is_refused(store: RedisStore) -> None:
+    with pytest.raises(ValueError, match="cursor"):
+        store.duplicates(cursor="1/00")
 
 
 # URLs

@@ -163,11 +163,9 @@ function pack_seldom(job)
   return next(more) and cmsgpack.pack(more) or ''
 end
 
--- Delete a finished job.
-function forget(job)
-  local n, entry_id = stream_of(job.place)
+-- Delete all that leads to a finished job.
+local function disconnect(job)
   local keys = bucket('keys', job.key)
-  call('XDEL', ns .. 'finished:' .. n, entry_id)
   call('HDEL', bucket('ids', job.id), job.id)
   call('HDEL', ns .. 'repeats', job.place)
   if call('HGET', keys, job.key) == job.id then
@@ -176,4 +174,11 @@ function forget(job)
   if job.scope then
     call('ZREM', ns .. 'scope:' .. job.scope, job.id)
   end
+end
+
+-- Delete a finished job.
+function forget(job)
+  local n, entry_id = stream_of(job.place)
+  call('XDEL', ns .. 'finished:' .. n, entry_id)
+  disconnect(job)
 end

@@ -25,8 +25,11 @@ SEND_AGAIN_SECONDS = 5.0
 #: How long to wait before sending again, times the number of failures.
 PAUSE_SECONDS = 0.05
 
+#: The oldest version that knows all commands of the scripts.
+OLDEST = (6, 2)
+
 #: The first version that reads flags in the first line of a script.
-FLAGS_SINCE = (7,)
+FLAGS_SINCE = (7, 0)
 
 #: What a person must mend; the driver takes the first two for broken connections.
 REFUSALS = (driver.AuthenticationError, driver.AuthorizationError, driver.NoPermissionError)
@@ -143,6 +146,10 @@ class Link:
         reply, *waited = [self._read() for _ in range(1 + len(barrier.commands))]
         if isinstance(reply, driver.ResponseError):
             raise reply
+        if waited and isinstance(waited[-1], driver.ResponseError):
+            # The server's settings have changed since we chose.
+            self._barrier = None
+            raise waited[-1]
         if waited:
             barrier.check(waited[-1])
         return reply
@@ -179,13 +186,18 @@ class store_errors:  # noqa: N801 - reads as what it does: `with store_errors():
     ) -> None:
         if error is None or not isinstance(error, driver.RedisError):
             return
-        if isinstance(error, REFUSALS) or any(words in str(error) for words in REFUSED_IN_SCRIPT):
+        if isinstance(error, REFUSALS) or any(sign in str(error) for sign in REFUSED_IN_SCRIPT):
             raise ConfigurationError(f"the store does not let us in: {error}") from error
         raise StoreUnavailableError(f"the store did not answer: {error}") from error
 
 
 def _version(connection: Connection) -> tuple[int, ...]:
-    return tuple(int(number) for number in connection.handshake_metadata[b"version"].split(b".")[:2])
+    told: str = connection.handshake_metadata[b"version"].decode()
+    version = tuple(int(number) for number in told.split(".")[:2])
+    if version < OLDEST:
+        connection.disconnect()
+        raise ConfigurationError(f"the store needs Redis 6.2 or newer, or Valkey; this server is Redis {told}")
+    return version
 
 
 def _is_moved(error: driver.RedisError) -> bool:

@@ -1,5 +1,5 @@
 -- duplicates: the audit, newest first
--- in: now, 2 cursor (the stream's id at which the page before ended; '' = the first page), 3 limit, 4 task, 5 scope ('' = any)
+-- in: now, 2 cursor (the entry where the page before ended; '' = the first page), 3 limit, 4 task, 5 scope ('' = any)
 -- out: the cursor ('' = nothing follows), then of each duplicate its fields and values, flat
 
 --include shared.lua

@@ -33,8 +33,6 @@ class Barrier:
 
     def check(self, reply: Any) -> None:  # noqa: ANN401 - a number, or two
         """Raise unless enough have it. Nothing is undone; the same call may be made again, and waits again."""
-        if isinstance(reply, ResponseError):
-            raise reply
         disks, replicas = reply if isinstance(reply, list) else (0, reply)
         if disks < self.disks or replicas < self.replicas:
             raise StoreUnavailableError(
@@ -50,7 +48,7 @@ def choose_barrier(
     milliseconds = b"%d" % (seconds * SHARE_OF_REPLY * 1000)
     # From Redis 7.2 on, only a connection that has written has anything to wait for; a verb that is sent again has not.
     mark = command(b"SET", key, b"")
-    persists = _read_info(ask(command(b"INFO", b"persistence")))[b"aof_enabled"] == b"1"
+    persists = _read_facts(ask(command(b"INFO", b"persistence")))[b"aof_enabled"] == b"1"
     if persists and version >= WAITAOF_SINCE:
         return Barrier((mark, command(b"WAITAOF", b"1", b"%d" % replicas, milliseconds)), 1, replicas)
     if replicas:
@@ -60,7 +58,7 @@ def choose_barrier(
     raise ConfigurationError(NO_WAY)
 
 
-def _read_info(text: bytes) -> Mapping[bytes, bytes]:
+def _read_facts(text: bytes) -> Mapping[bytes, bytes]:
     lines = (line.partition(b":") for line in text.splitlines())
     return {name: value for name, _, value in lines}
 

@@ -3,10 +3,16 @@
 -- The fields always stand in this order: the server then keeps their names once for many entries. Times are told by
 -- their distance, which is a small number; and "null", the result of most jobs, by nothing.
 local function add_entry(stream, stamp, number, job)
+  local more = ''
+  if not job.plain then
+    more = pack_seldom(job)
+  elseif job.settled_at then
+    more = cmsgpack.pack({ settled_at = job.settled_at })
+  end
   return redis.pcall('XADD', stream, stamp .. '-' .. number, 'id', job.id, 'key', job.key,
     'created', digits(stamp - job.created_at), 'begun', job.begun_at and digits(stamp - job.begun_at) or '',
     'holder', job.holder or '', 'worker', job.worker or '', 'caller', job.caller or '',
-    'result', job.result ~= 'null' and job.result or '', 'more', job.plain and '' or pack_seldom(job))
+    'result', job.result ~= 'null' and job.result or '', 'more', more)
 end
 
 local function finish(job, state)
@@ -30,9 +36,7 @@ local function finish(job, state)
       end
     end
     number = digits(number + 1)
-    if tonumber(stamp) ~= now then
-      job.settled_at, job.plain = at, nil
-    end
+    job.settled_at = tonumber(stamp) ~= now and at or nil
     add_entry(stream, stamp, number, job)
   end
   local place = n .. ('0'):rep(16 - #stamp) .. stamp .. (number ~= '0' and '-' .. number or '')

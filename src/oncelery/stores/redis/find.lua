@@ -17,7 +17,8 @@ local function wants(state, of_task)
   return (#ARGV < 9 or wanted[state]) and (task == '' or task == of_task)
 end
 
--- Jobs come from several sources, each sorted by time and id, which are merged. A source has a few places at hand.
+-- Jobs come from several sources, each sorted by time and id, which are merged. A source has a few places at hand, and
+-- fetches twice as many the next time: most have little to give, and one may have all.
 
 local newest = math.min(before and before - 1 or math.huge, cursor_at or math.huge)
 
@@ -28,8 +29,8 @@ end
 local function fetch_from_set(source)
   -- From RUNS on there are running ones.
   local rows = call('ZREVRANGEBYSCORE', source.key, digits(math.min(newest, RUNS - 1)), digits(source.oldest),
-    'WITHSCORES', 'LIMIT', source.fetched, FETCHED_AT_ONCE)
-  source.fetched = source.fetched + FETCHED_AT_ONCE
+    'WITHSCORES', 'LIMIT', source.fetched, source.step)
+  source.fetched = source.fetched + source.step
   local places = {}
   for i = 1, #rows, 2 do
     places[#places + 1] = { at = tonumber(rows[i + 1]), id = rows[i] }
@@ -45,7 +46,7 @@ local function fetch_from_stream(source)
       source.newest = '(' .. entry[1]
     end
   end
-  add(call('XREVRANGE', source.key, source.newest, digits(source.oldest), 'COUNT', FETCHED_AT_ONCE))
+  add(call('XREVRANGE', source.key, source.newest, digits(source.oldest), 'COUNT', source.step))
   if #places > 0 then
     -- All that ended in the same microsecond, because they stand in another order than by id.
     add(call('XREVRANGE', source.key, source.newest, digits(places[#places].at)))
@@ -54,7 +55,7 @@ local function fetch_from_stream(source)
   return places
 end
 
--- These are listed by their next check, and there are as many as workers have processes and threads: read and sort them.
+-- These are listed by their next check. There are as many as workers have processes and threads: read and sort them.
 local function fetch_running(source)
   local places = {}
   for _, id in ipairs(source.is_read and {} or call('ZRANGEBYSCORE', source.key, digits(RUNS), '+inf')) do
@@ -74,6 +75,7 @@ local function advance(source)
     source.next = source.next + 1
     if source.next > #source.places then
       source.places, source.next = source.fetch(source), 1
+      source.step = math.min(2 * source.step, FETCHED_AT_ONCE)
     end
     source.head = source.places[source.next]
   until not source.head or not cursor_at or newer({ at = cursor_at, id = cursor_id }, source.head)
@@ -82,7 +84,7 @@ end
 local sources = {}
 
 local function open(source)
-  source.places, source.next, source.fetched = {}, 0, 0
+  source.places, source.next, source.fetched, source.step = {}, 0, 0, 2
   source.newest = newest == math.huge and '+' or digits(newest)
   advance(source)
   if source.head then
@@ -109,8 +111,8 @@ else
   local endings = call('HGETALL', ns .. 'endings')
   for i = 1, #endings, 2 do
     local n, ending = endings[i], endings[i + 1]
-    local state, kind = ending:match('^(%l+)(.*)$')
-    if tonumber(n) and kind ~= '' then
+    if tonumber(n) then
+      local state, kind = ending:match('^(%l+)(.*)$')
       local of_task, _, _, history = unpack(cjson.decode(kind))
       if wants(state, of_task) then
         local oldest = math.max(since, now - history + 1)

@@ -8,21 +8,25 @@ local limit, pruned = tonumber(ARGV[2]), 0
 
 -- The oldest stand first; what is not past its history ends the search.
 local function prune(n, ending)
+  local stream = ns .. 'finished:' .. n
   while pruned < limit do
-    local entries = call('XRANGE', ns .. 'finished:' .. n, '-', '+', 'COUNT', math.min(FETCHED_AT_ONCE, limit - pruned))
+    local entries = call('XRANGE', stream, '-', '+', 'COUNT', math.min(FETCHED_AT_ONCE, limit - pruned))
     for _, entry in ipairs(entries) do
       local job = unpack_entry(n, ending, entry)
       if readable(job) then
+        call('XTRIM', stream, 'MINID', entry[1])
         return
       end
-      forget(job)
+      disconnect(job)
       pruned = pruned + 1
     end
     if #entries == 0 then
-      call('DEL', ns .. 'finished:' .. n)
+      call('DEL', stream)
       call('HDEL', ns .. 'endings', n, ending)
       return
     end
+    local stamp, number = entries[#entries][1]:match('^(%d+)%-(%d+)$')
+    call('XTRIM', stream, 'MINID', stamp .. '-' .. digits(number + 1))
   end
 end
 

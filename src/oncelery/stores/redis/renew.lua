@@ -1,6 +1,6 @@
 -- renew: running -> running, until later
 -- in: now, then of each lease: id, fence, holder, duration
--- out: of each lease: lease_until and '1' if a cancel is requested, else '' | the state, '' if it is not known, and false
+-- out: of each lease: lease_until, '1' if a cancel is requested, else '' | the state, '' if it is not known, and false
 
 --include shared.lua
 --include reading.lua

@@ -22,8 +22,8 @@ HOURS_KEPT = timedelta(days=90)
 #: How many jobs a page looks at, whether it shows them or not; a page that ends early says where to go on.
 EXAMINED_AT_ONCE = 2_000
 
-#: How many places a page fetches at a time from each of the sources that it merges.
-FETCHED_AT_ONCE = 10
+#: How many entries are fetched at a time, at most, to look at them one after the other.
+FETCHED_AT_ONCE = 64
 
 #: How many jobs end in one call of `due`, beside those it gives.
 ENDED_AT_ONCE = 1_000

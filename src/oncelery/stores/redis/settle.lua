@@ -1,6 +1,7 @@
 -- settle: running -> completed | queued (release) | buried | cancelled
--- in: now, 2 id, 3 fence, 4 holder, 5 complete | release | bury | cancel, then
---     complete: 6 result    release: 6 cause, 7 delay, 8 error, 9 body (missing: as before)    bury: 6 reason, 7 error    cancel: 6 reason
+-- in: now, 2 id, 3 fence, 4 holder, 5 complete | release | bury | cancel, and then of
+--     complete: 6 result    release: 6 cause, 7 delay, 8 error, 9 body (missing: as before)
+--     bury: 6 reason, 7 error    cancel: 6 reason
 -- out: settled, the state, the trailing job that may begin now | fenced, the state, '' if it is not known
 
 --include shared.lua

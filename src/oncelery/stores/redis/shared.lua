@@ -4,14 +4,14 @@
 -- microseconds. Ids, keys and holders come and go packed (see packing.py); to the scripts they are plain bytes.
 --
 --   job:<id>         hash    a queued, running or buried job; a field that is missing is none. Never a TTL.
---                            Most jobs are `plain` all their life: sent at once, run once, with none of what is seldom. A
---                            plain job lacks the fields that follow from others (see `unfinished` in reading.lua).
+--                            Most jobs are `plain` all their life: sent at once, run once, with none of what is seldom.
+--                            A plain job lacks the fields that follow from others: see `unfinished` in reading.lua.
 --   body:<id>        string  its body, unless that is none
 --   keys:<000..fff>  hash    key -> id of the key's last job
---   kinds            zset    every kind, JSON [task, queue, retention, history], by the newest sent_at of a job of it that
---                            has begun
---   live:<kind>      zset    queued jobs whose message was sent at once, by when it was; and running ones, by RUNS + their
---                            next check: when the lease lapses, or later if they were published again
+--   kinds            zset    every kind, JSON [task, queue, retention, history], by the newest sent_at of a job of it
+--                            that has begun
+--   live:<kind>      zset    queued jobs whose message was sent at once, by when it was; and running ones, by RUNS plus
+--                            their next check: when the lease lapses, or later if they were published again
 --   held:<kind>      zset    the other queued jobs, by their last change: delayed, published again, or behind another
 --   delayed:<kind>   zset    those of them that are delayed and were not published again, by when they are sent
 --   due              zset    those of them that wait behind no other, by their next check
@@ -19,8 +19,8 @@
 --   scope:<scope>    zset    jobs of all states, by their last change; only those that have a scope
 --   finished:<n>     stream  the completed or cancelled jobs of one kind, by the time they were settled
 --   endings          hash    n -> state and kind, these -> n, "last" -> n
---   ids:<000..fff>   hash    id -> place of a finished job: n, the 16 digits of its time, and "-" and a number if another
---                            of its kind ended in the same microsecond before
+--   ids:<000..fff>   hash    id -> place of a finished job: n, the 16 digits of its time, and "-" and a number if
+--                            another of its kind ended in the same microsecond before
 --   repeats          hash    place of a finished job -> how many duplicates it answered, where any
 --   duplicates       stream  the newest duplicates
 --   hours            zset    the hours that have counts

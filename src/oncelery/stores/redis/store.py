@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -159,7 +160,7 @@ class RedisStore:
         return read_job(told) if told else None
 
     def find(self, query: Query) -> Page[Job]:
-        at, _, job_id = query.cursor.partition("/")
+        at, job_id = _read_cursor(query.cursor, r"(\d+)/((?:[0-9a-f]{2})+)")
         span = [_moment(query.since), _moment(query.until), at, bytes.fromhex(job_id)]
         inputs = (query.limit, query.task, query.scope, *span, *query.states)
         last_at, last_id, *told = self._run("find", *inputs)
@@ -167,7 +168,8 @@ class RedisStore:
         return Page(items=tuple(read_job(flat) for flat in told), cursor=cursor)
 
     def duplicates(self, *, cursor: str = "", limit: int = 50, task: str = "", scope: str = "") -> Page[Duplicate]:
-        last, *told = self._run("duplicates", cursor, limit, task, scope)
+        (entry,) = _read_cursor(cursor, r"(\d+-\d+)")
+        last, *told = self._run("duplicates", entry, limit, task, scope)
         return Page(items=tuple(read_duplicate(flat) for flat in told), cursor=last.decode())
 
     def duplicate_counts(self, *, since: datetime) -> Sequence[DuplicateCount]:
@@ -196,6 +198,14 @@ class RedisStore:
 
 def _moment(time: datetime | None) -> Word:
     return "" if time is None else microseconds(time - EPOCH)
+
+
+def _read_cursor(cursor: str, pattern: str) -> Sequence[str]:
+    """Read a cursor that we gave; it may come back from far away, so nothing else gets to the scripts."""
+    parts = re.fullmatch(f"(?:{pattern})?", cursor)
+    if parts is None:
+        raise ValueError(f"no cursor of this store: {cursor!r}")
+    return [part or "" for part in parts.groups()]
 
 
 def _offer(submission: Submission, *terms: object) -> tuple[bytes, bytes, bytes]:
