@@ -35,7 +35,7 @@ def crashed_after_its_commit(world: World, worker: Worker, halfway: Failpoint) -
     """Play the crash first, while the failpoint is armed; the other tests need a worker that does not kill itself."""
     name = world.name()
     notes = [world.tasks.notifying.si(name, n) for n in (1, 2)]
-    increment: Any = world.app.tasks["guarded-increment"]  # type: ignore[arg-type] # Celery takes a list too
+    increment: Any = world.app.tasks["guarded-increment"]
     result = chain(increment.s(1, name).set(link=notes), increment.s(name), increment.s(name)).delay()
     assert result.get(timeout=SOON) == 4
     assert halfway.fired == 1
