@@ -38,7 +38,7 @@ PATIENCE_SECONDS = 10
 class Check(Protocol):
     """Makes sure that the ledger is there, and of this version."""
 
-    def __call__(self, connection: psycopg.Connection[Row], *, migrate: bool) -> None:
+    def __call__(self, connection: BoundedConnection, *, migrate: bool) -> None:
         """Raise ConfigurationError if it is not."""
 
 
@@ -173,6 +173,9 @@ class BorrowedConnection:
 class BoundedConnection(psycopg.Connection[Row]):
     """Stops listening to a server that does not answer at all, such as a frozen one. Keeps one cursor, to save time."""
 
+    #: Where more than SILENCE_SECONDS are in order.
+    silence_seconds: float | None = None
+
     _cursor: psycopg.Cursor[Row] | None = None
 
     def fetch(self, statement: bytes, values: Sequence[object]) -> list[Row]:
@@ -183,17 +186,17 @@ class BoundedConnection(psycopg.Connection[Row]):
 
     def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:  # noqa: ANN401 - as the driver has it
         """Wait for an answer, for so long."""
-        return super().wait(_bounded(gen), *args, **kwargs)
+        return super().wait(_bounded(gen, self.silence_seconds or SILENCE_SECONDS), *args, **kwargs)
 
 
-def _bounded(steps: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
-    deadline = time.monotonic() + SILENCE_SECONDS
+def _bounded(steps: Generator[Any, Any, T], seconds: float) -> Generator[Any, Any, T]:
+    deadline = time.monotonic() + seconds
     try:
         wanted = next(steps)
         while True:
             ready = yield wanted
             if time.monotonic() > deadline:
-                raise psycopg.OperationalError(f"no answer for {SILENCE_SECONDS} seconds")
+                raise psycopg.OperationalError(f"no answer for {seconds} seconds")
             wanted = steps.send(ready)
     except StopIteration as end:
         result: T = end.value

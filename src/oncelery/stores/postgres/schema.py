@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from typing import Any
 
-import psycopg
 from psycopg import errors, sql
 
 from oncelery.errors import ConfigurationError
+from oncelery.stores.postgres.connections import BoundedConnection
 
 #: Of the functions in this folder. Raise it with every change of one, or servers that have them will not get it.
 #: Processes of the version before go on calling them while a new version is rolled out: what a function takes and gives
@@ -36,7 +35,7 @@ def required() -> Version:
     return Version(len(migrations()), REVISION)
 
 
-def installed(connection: psycopg.Connection[Any], schema: str) -> Version:
+def installed(connection: BoundedConnection, schema: str) -> Version:
     """Tell what is there; of a ledger that is not there, that nothing is."""
     query = sql.SQL("SELECT migration, revision FROM {}.version").format(sql.Identifier(schema))
     try:
@@ -47,7 +46,7 @@ def installed(connection: psycopg.Connection[Any], schema: str) -> Version:
     return Version(*row) if row else Version(0, 0)
 
 
-def verify(connection: psycopg.Connection[Any], schema: str) -> None:
+def verify(connection: BoundedConnection, schema: str) -> None:
     """Raise ConfigurationError unless the ledger is of this version, or a newer one."""
     have, need = installed(connection, schema), required()
     if have.migration < need.migration or have.revision < need.revision:
@@ -55,11 +54,12 @@ def verify(connection: psycopg.Connection[Any], schema: str) -> None:
         raise ConfigurationError(f"the schema {schema!r} {state}: run `oncelery migrate`")
 
 
-def migrate(connection: psycopg.Connection[Any], schema: str) -> None:
+def migrate(connection: BoundedConnection, schema: str) -> None:
     """Bring the ledger to this version. Nothing is done to one that has it, or a newer one."""
     have, need = installed(connection, schema), required()
     if have.migration >= need.migration and have.revision >= need.revision:
         return
+    connection.silence_seconds = MIGRATION_SECONDS
     with connection.transaction():
         limit = f"{MIGRATION_SECONDS}s"
         connection.execute(
@@ -71,7 +71,7 @@ def migrate(connection: psycopg.Connection[Any], schema: str) -> None:
         _apply(connection, installed(connection, schema))
 
 
-def _prepare(connection: psycopg.Connection[Any], schema: str) -> None:
+def _prepare(connection: BoundedConnection, schema: str) -> None:
     # Asked first: where a database administrator has made the schema, ours may not have the right to make one.
     if connection.execute("SELECT FROM pg_namespace WHERE nspname = %s", (schema,)).fetchone() is None:
         connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
@@ -86,7 +86,7 @@ def _prepare(connection: psycopg.Connection[Any], schema: str) -> None:
     connection.execute("INSERT INTO version (migration, revision) VALUES (0, 0) ON CONFLICT DO NOTHING")
 
 
-def _apply(connection: psycopg.Connection[Any], have: Version) -> None:
+def _apply(connection: BoundedConnection, have: Version) -> None:
     need = required()
     for migration in migrations()[have.migration :]:
         connection.execute(migration.read_bytes())

@@ -28,7 +28,7 @@ from oncelery.settlement import Settlement
 from oncelery.stores.base import Clock
 from oncelery.stores.postgres import rows, schema
 from oncelery.stores.postgres.address import Address
-from oncelery.stores.postgres.connections import BorrowedConnection, Connections
+from oncelery.stores.postgres.connections import BorrowedConnection, BoundedConnection, Connections
 from oncelery.stores.postgres.faults import store_errors
 from oncelery.stores.postgres.rows import Row
 
@@ -223,7 +223,7 @@ class PostgresStore:
         with store_errors():
             return self._session.fetch(statement, (*values, now))
 
-    def _check(self, connection: psycopg.Connection[Any], *, migrate: bool) -> None:
+    def _check(self, connection: BoundedConnection, *, migrate: bool) -> None:
         (schema.migrate if migrate else schema.verify)(connection, self._namespace)
 
 
