@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
+from celery import _state
+from celery.app import builtins
 from faults.brokers import Broker, broker_on
 from faults.journal import Journal
 from faults.workers import Workers
@@ -122,3 +124,14 @@ def running(kind: type[Server]) -> Iterator[Server]:
         pytest.skip(str(missing))
     with server:
         yield server
+
+
+#: What every app is given when it is finalized, and the part of it that is Celery's own.
+_SHARED: set[Any] = vars(_state)["_on_app_finalizers"]
+_BUILT_IN = {given for given in _SHARED if given.__module__ == builtins.__name__}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Keep the tasks of one test's app out of the apps of the next: Celery shares them with all apps of a process."""
+    _SHARED.intersection_update(_BUILT_IN)

@@ -12,6 +12,7 @@ from kombu import Connection, Exchange, Queue
 from oncelery import Oncelery
 from oncelery.answers import Granted
 from oncelery.celery.mirror import ERROR_LENGTH
+from oncelery.embedded.process import eventually
 from oncelery.job import Failure, Reason, State, Submission
 from oncelery.policy import Policy
 from oncelery.settlement import Bury, Complete
@@ -36,9 +37,16 @@ def bury(once: Oncelery, *, body: bytes = BODY, error: Failure = ERROR, job_id: 
 
 
 def take(connection: Connection, queue: str = "dead") -> Any:  # noqa: ANN401 - a message of kombu, which is untyped
-    message = Queue(queue)(connection.default_channel).get(no_ack=True)
-    assert message is not None, f"there is no message in {queue!r}"
-    return message
+    bound = Queue(queue)(connection.default_channel)
+    arrived: list[Any] = []
+
+    def has_arrived() -> bool:
+        # RabbitMQ routes a message after its publisher has gone on.
+        arrived.extend(message for message in [bound.get(no_ack=True)] if message is not None)
+        return bool(arrived)
+
+    assert eventually(has_arrived, 10), f"there is no message in {queue!r}"
+    return arrived[0]
 
 
 @pytest.fixture
