@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from oncelery.answers import Buried, Finished, Settled
 from oncelery.celery.call import failure_of
 from oncelery.celery.publishing import HEADER, job_id, publish_again, publish_or_leave
 from oncelery.errors import JobBuriedError, OnceleryError
-from oncelery.job import Cause, State
+from oncelery.job import Cause, Job, State
 from oncelery.settlement import Raised, Release, decide
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ class GuardedRequest(Request):  # type: ignore[misc] # untyped in the stubs
         error = exc_info.exception
         if isinstance(error, ExceptionWithTraceback):
             error = error.exc
-        if isinstance(error, WorkerLostError | SystemExit | KeyboardInterrupt) and self._bury_or_release():
+        lost = isinstance(error, WorkerLostError | SystemExit | KeyboardInterrupt) and not self._already_cancelled
+        if lost and self._bury_or_release():
             return None
         # Billiard reports a hard time limit here first, and then to on_timeout.
         if isinstance(error, TimeLimitExceeded) and self._goes_on_after(error):
@@ -55,8 +57,9 @@ class GuardedRequest(Request):  # type: ignore[misc] # untyped in the stubs
 
     def _bury_or_release(self) -> bool:
         """Count the crash; whether the job is over, and its message with it."""
+        board = self._once.board
         try:
-            lease = self._once.board.take_down(self._job_id)
+            lease = board.take_down(self._job_id)
             if lease:
                 self._once.ledger.settle(lease, Release(cause=Cause.CRASH))
                 return False
@@ -66,8 +69,10 @@ class GuardedRequest(Request):  # type: ignore[misc] # untyped in the stubs
             _logger.warning("could not report the crash of job %s: %s", self._job_id, error)
             return False
         if isinstance(answer, Buried | Finished) and answer.job.state is State.BURIED:
-            end_buried(self)
+            task_ready(self)
+            end_buried(self.task, self.id, answer.job, self.acknowledge, request=self._context)
             return True
+        board.counted.add(self._job_id)
         return False
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
@@ -100,6 +105,11 @@ class GuardedRequest(Request):  # type: ignore[misc] # untyped in the stubs
             publish_or_leave(job.id, lambda: publish_again(self._once, job, countdown=max(wait, 0.0)))
         self.acknowledge()
 
+    def _announce_cancelled(self, *args: Any, **options: Any) -> None:
+        """Let the keeper hand the job back when the child, which is told to end, is gone."""
+        self._once.board.interrupted.add(self._job_id)
+        super()._announce_cancelled(*args, **options)
+
     def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:
         if self._is_revoked(reason, terminated=terminated):
             super()._announce_revoked(reason, terminated, signum, expired)
@@ -131,27 +141,37 @@ def guarded_strategy(task: Any, app: Any, consumer: Any, **options: Any) -> Any:
     once: Oncelery = task.oncelery
 
     def receive_guarded(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any, **more: Any) -> Any:
-        again = (message.delivery_info or {}).get("redelivered") or (message.headers.get(HEADER) or {}).get("resent")
         task_id = message.headers.get("id")
-        if again and task_id and _is_buried(once, job_id(task, task_id, message.headers.get("replaced_task_nesting"))):
-            ack(_logger, consumer.connection_errors)
-            return None
+        again = (message.delivery_info or {}).get("redelivered") or (message.headers.get(HEADER) or {}).get("resent")
+        if again and task_id:
+            buried = _count(once, job_id(task, task_id, message.headers.get("replaced_task_nesting")))
+            if buried:
+                end_buried(task, task_id, buried, lambda: ack(_logger, consumer.connection_errors))
+                return None
         return receive(message, body, ack, reject, callbacks, **more)
 
     return receive_guarded
 
 
-def _is_buried(once: Oncelery, job: str) -> bool:
+def _count(once: Oncelery, job_id: str) -> Job | None:
+    """Count a delivery; the job, if that was one too many."""
+    if job_id in once.board.counted:
+        # The death that brought it back is counted.
+        once.board.counted.remove(job_id)
+        return None
     try:
-        answer = once.ledger.received(job, limit=once.settings.max_received)
+        answer = once.ledger.received(job_id, limit=once.settings.max_received)
     except OnceleryError as error:
-        _logger.warning("could not count the delivery of job %s: %s", job, error)
-        return False
-    return isinstance(answer, Buried)
+        _logger.warning("could not count the delivery of job %s: %s", job_id, error)
+        return None
+    return answer.job if isinstance(answer, Buried) else None
 
 
-def end_buried(request: GuardedRequest) -> None:
-    """Tell Celery that a job failed for good, and let its message go."""
-    error = JobBuriedError(job_id=request._job_id)  # noqa: SLF001
-    request.task.backend.mark_as_failure(request.id, error, request=request._context, store_result=request.store_errors)  # noqa: SLF001
-    request.acknowledge()
+def end_buried(task: Any, task_id: str, job: Job, acknowledge: Callable[[], None], request: Any = None) -> None:
+    """Tell Celery that a job failed for good, and let its message go.
+
+    Without a request, which takes reading the message, neither a chord nor errbacks hear of it.
+    """
+    error = JobBuriedError(f"job {job.id} is a dead letter ({job.reason})", key=job.key, job_id=job.id)
+    task.backend.mark_as_failure(task_id, error, request=request)
+    acknowledge()
