@@ -57,13 +57,16 @@ def empty_queues(once: Oncelery) -> list[str]:
     """Ask the broker which of the app's queues hold no message, at any priority."""
     labels: list[str] = []
     with once.app.connection_for_read() as connection:
+        channel = connection.default_channel
         for name in once.app.amqp.queues:
             try:
-                if connection.default_channel.queue_declare(name, passive=True).message_count == 0:
-                    labels += [name, *(f"{name}#{priority}" for priority in range(10))]
-            except (ChannelError, OperationalError):
-                # It does not exist (yet): what was sent to it is lost for sure, and the slow check finds it.
-                continue
+                messages = channel.queue_declare(name, passive=True).message_count
+            except ChannelError:
+                # Redis has no queue that is empty; and of one that RabbitMQ does not have, nothing can be under way.
+                messages = 0
+                channel = connection.channel()
+            if messages == 0:
+                labels += [name, *(f"{name}#{priority}" for priority in range(10))]
     return labels
 
 
