@@ -25,9 +25,11 @@ def setting(tmp_path: Path, valkey: ValkeyServer) -> Setting:
         with scene_of(
             tmp_path, broker=broker, store=store or valkey.url, results=valkey.url, lease=lease, **settings
         ) as scene:
-            yield scene
-        for worker in scene.workers.started:
-            sys.stdout.write(f"{worker.log_file}:\n{worker.log}\n")
+            try:
+                yield scene
+            finally:
+                for worker in scene.workers.started:
+                    sys.stdout.write(f"{worker.log_file}:\n{worker.log}\n")
 
     return set_scene
 

@@ -6,6 +6,8 @@ import ctypes
 import os
 import signal
 import time
+from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 from celery import Celery
@@ -17,6 +19,10 @@ from faults.journal import Journal
 from oncelery import Oncelery, current_run
 from oncelery.events import Event
 from oncelery.failpoints import failpoint
+from oncelery.stores import base
+
+#: Tells a worker how many seconds a message may be under way before the sweeper asks for it; else as in life.
+GRACE_VARIABLE = "SHOP_PUBLISH_GRACE"
 
 #: A serialiser of which nobody survives reading.
 BOMB = "application/x-bomb"
@@ -31,13 +37,17 @@ class Shop:
         self.app = Celery("shop", set_as_current=False)
         self.app.conf.update(worker_prefetch_multiplier=1, accept_content=["json", BOMB], **settings)
         self.once = Oncelery(self.app)
-        self.charge = self.once.task(charge, name="charge")
-        self.charge_in_step = self.once.task(charge_in_step, name="charge_in_step")
-        self.charge_slowly_at_first = self.once.task(charge_slowly_at_first, name="charge_slowly_at_first")
-        self.charge_and_fail_at_first = self.once.task(charge_and_fail_at_first, name="charge_and_fail_at_first")
-        self.keep_the_gil = self.once.task(keep_the_gil, name="keep_the_gil")
-        self.die = self.once.task(die, name="die")
-        self.die_before_begin = self.once.task(charge, name=DIES_BEFORE_BEGIN)
+        self.charge = self._task(charge)
+        self.charge_in_step = self._task(charge_in_step)
+        self.charge_slowly_at_first = self._task(charge_slowly_at_first)
+        self.charge_and_fail_at_first = self._task(charge_and_fail_at_first)
+        self.keep_the_gil = self._task(keep_the_gil)
+        self.die = self._task(die)
+        self.die_before_begin = self._task(charge, name=DIES_BEFORE_BEGIN)
+
+    def _task(self, function: Callable[..., Any], *, name: str = "", **options: Any) -> Any:  # noqa: ANN401
+        # Celery would give it to every other app as well.
+        return self.once.task(function, name=name or function.__name__, shared=False, **options)
 
 
 def charge(order: str, seconds: float = 0.0) -> dict[str, str]:
@@ -118,6 +128,9 @@ def _note_event(event: Event) -> None:
 
 
 if journals.VARIABLE in os.environ:  # this is a worker
+    if GRACE_VARIABLE in os.environ:
+        # Before a store is imported, which takes it from there.
+        base.PUBLISH_GRACE = timedelta(seconds=float(os.environ[GRACE_VARIABLE]))
     shop = Shop()
     app = shop.app
     shop.once.ledger.events.subscribe(_note_event)
