@@ -13,6 +13,7 @@ from queue import Empty
 from typing import Any
 
 from celery.app.trace import build_tracer
+from celery.backends import cache
 from kombu.exceptions import OperationalError
 
 from guarded.world import World
@@ -50,6 +51,8 @@ class Hand(World):
                 "task_default_queue": self.queue,
             },
         )
+        # Results in memory are those of the whole process, and tests use the same ids.
+        vars(cache)["_DUMMY_CLIENT_CACHE"].clear()
         self.clock = FakeClock()
         self.store = MemoryStore(clock=self.clock)
         self.once.__dict__["ledger"] = Ledger(self.store)
