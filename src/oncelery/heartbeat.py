@@ -20,6 +20,9 @@ _logger = logging.getLogger("oncelery")
 #: A lease is renewed when a third of it has passed, so that two renewals may fail before it lapses.
 RENEWALS = 3
 
+#: How long to wait, in seconds, after a renewal that the store did not answer: when it is back, owners come first.
+RETRY = 0.5
+
 
 @dataclass(slots=True)
 class _Watch:
@@ -72,26 +75,28 @@ class Heartbeat:
                 self._thread.start()
 
     def _beat(self) -> None:
+        answered = True
         while True:
             # Half the shortest interval: a renewal is then at most half an interval late.
-            if self._sooner.wait(self._tick / 2):
+            if self._sooner.wait(self._tick / 2 if answered else min(self._tick / 2, RETRY)):
                 self._sooner.clear()
             if runs := self.due(monotonic()):
-                self._renew(runs)
+                answered = self._renew(runs)
 
     def due(self, now: float) -> list[Run]:
         """Tell whose leases are to be renewed at this time of the monotonic clock."""
         return [run for run, watch in list(self._runs.items()) if watch.next <= now <= watch.end and not run.lost]
 
-    def _renew(self, runs: list[Run]) -> None:
+    def _renew(self, runs: list[Run]) -> bool:
         try:
             renewals = self._ledger.renew([run.lease for run in runs])
         except OnceleryError as error:
             # They stay due, so that the next tick tries again.
             _logger.warning("could not renew %d leases: %s", len(runs), error)
-            return
+            return False
         for run, answer in zip(runs, renewals, strict=True):
             run.renewed(answer)
             if watch := self._runs.get(run):
                 watch.next = monotonic() + run.lease.duration.total_seconds() / RENEWALS
         self._renewed()
+        return True

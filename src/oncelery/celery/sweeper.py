@@ -7,9 +7,11 @@ worker is special: the death of one costs no time.
 from __future__ import annotations
 
 import logging
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from amqp.exceptions import ChannelError
@@ -29,6 +31,9 @@ _logger = logging.getLogger("oncelery")
 
 #: How many jobs one sweep publishes at most; the rest waits for the next.
 BATCH = 500
+
+#: How long a sweeper that missed the store waits, in seconds, when it is back: time for owners to renew their leases.
+OWNERS_FIRST = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +83,7 @@ class Sweeper(bootsteps.StartStopStep):
     def __init__(self, consumer: Any, **options: Any) -> None:
         super().__init__(consumer, **options)
         self._timers: list[Any] = []
+        self._not_before = 0.0
 
     def start(self, consumer: Any) -> None:
         """Begin to sweep."""
@@ -101,6 +107,17 @@ class Sweeper(bootsteps.StartStopStep):
 
     def _attempt(self, consumer: Any, act: Callable[[], object]) -> None:
         try:
-            act()
-        except (OnceleryError, OperationalError, *consumer.connection_errors) as error:
+            if self._store_is_back(consumer.app.oncelery):
+                act()
+        except OnceleryError as error:
+            self._not_before = math.inf
             _logger.warning("could not sweep: %s", error)
+        except (OperationalError, *consumer.connection_errors) as error:
+            _logger.warning("could not sweep: %s", error)
+
+    def _store_is_back(self, once: Oncelery) -> bool:
+        """Whether the store has answered for a while: its absence makes leases lapse whose runs are well."""
+        if self._not_before == math.inf:
+            once.ledger.get("-")
+            self._not_before = monotonic() + OWNERS_FIRST
+        return monotonic() >= self._not_before
