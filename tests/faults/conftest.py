@@ -46,6 +46,14 @@ def stage(
         yield scene
 
 
+@pytest.fixture(scope="module")
+def stage_on_redis(tmp_path_factory: pytest.TempPathFactory, valkey: ValkeyServer) -> Iterator[Scene]:
+    """Give a scene that the tests of a module share, for what does not depend on the broker."""
+    folder = tmp_path_factory.mktemp("stage")
+    with scene_of(folder, broker=broker_on(valkey), store=valkey.url, results=valkey.url) as scene:
+        yield scene
+
+
 @pytest.fixture
 def scene(broker: Broker, setting: Setting) -> Iterator[Scene]:
     """Give a scene on each of Celery's brokers in turn."""
