@@ -86,6 +86,8 @@ class Search:
     """Searches one configuration of one protocol."""
 
     def __init__(self, protocol: Protocol, *, watch: Collection[str] = tuple(INVARIANTS)) -> None:
+        assert protocol.bounds.faults <= FAULT_MASK
+        assert len(protocol.bounds.submissions) <= JOB_BITS
         self.protocol = protocol
         self.watch = frozenset(watch)
         self.books: Numbers[Books] = Numbers()
@@ -109,6 +111,8 @@ class Search:
             last, steps, broken = self.explore()
         finally:
             gc.enable()
+        assert len(self.mails) <= MAIL_MASK
+        assert len(self.workers) <= WORKER_MASK
         trace = self.trace(last, broken) if broken else ()
         if not broken and "I5" in self.watch:
             last = self.dead_end()
