@@ -36,7 +36,7 @@ endef
 export INSTALL_SERVERS
 
 .DEFAULT_GOAL := help
-.PHONY: help up test check bench lock clean servers
+.PHONY: help up test prove check bench lock clean servers
 
 help: ## Tell what there is to do
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ up: $(if $(wildcard $(DEVELOPMENT)),$(DEVELOPMENT),$(RUNTIME)) ## Start the demo
 
 test: $(DEVELOPMENT) servers ## Run all tests, on real servers that they start and stop; TESTS="..." for some, or for options
 	$(BIN)/pytest $(TESTS)
+
+prove: $(DEVELOPMENT) servers ## Kill, drop and delay over many more jobs than `make test` does; takes minutes
+	$(BIN)/pytest -m prove $(TESTS)
 
 check: $(DEVELOPMENT) ## Check format, lint, types and the direction of imports
 	$(BIN)/ruff format --check
