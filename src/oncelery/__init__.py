@@ -12,6 +12,7 @@ heartbeat     renews this process's leases
 settlement    what became of a run, and what follows; pure                               SETTLE
 events        what happened, for whoever listens                                         OBSERVE
 stores        memory, Redis and Valkey, PostgreSQL, all held to one contract
+sql           effects in your SQL database                                               EFFECT
 operations    jobs to look at and cancel, dead letters to revive, the audit of duplicates OPERATE
 telemetry     what happened, as log lines and figures
 celery        the extension, the task class, what the worker's main process does
@@ -33,6 +34,7 @@ from oncelery.errors import (
     OnceleryError,
     OutcomeUnknownError,
     PayloadMismatchError,
+    RowError,
     StoreUnavailableError,
     TooLargeError,
 )
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from oncelery.celery.only_one import only_one
     from oncelery.celery.task import IdempotentTask
     from oncelery.run import current_run
+    from oncelery.sql.insert_once import insert_once
 
 __all__ = [
     "TASK_ID",
@@ -60,10 +63,12 @@ __all__ = [
     "OutcomeUnknownError",
     "PayloadMismatchError",
     "Policy",
+    "RowError",
     "StoreUnavailableError",
     "TooLargeError",
     "current_run",
     "fingerprint",
+    "insert_once",
     "only_one",
 ]
 
@@ -71,6 +76,7 @@ _LAZY = {
     "Oncelery": "celery.extension",
     "IdempotentTask": "celery.task",
     "current_run": "run",
+    "insert_once": "sql.insert_once",
     "only_one": "celery.only_one",
 }
 

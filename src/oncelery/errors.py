@@ -61,6 +61,10 @@ class FingerprintError(OnceleryError, ValueError):
     """An argument cannot be part of a key. Leave it out with `ignore=`, or choose what counts with `key=`."""
 
 
+class RowError(OnceleryError, ValueError):
+    """A row of a batch is unlike the others or has no key; nothing was inserted. The message says which row."""
+
+
 class TooLargeError(OnceleryError, ValueError):
     """A body, result or step is over its limit. Keep it elsewhere and pass a reference, or raise the limit."""
 
