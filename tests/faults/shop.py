@@ -14,9 +14,10 @@ from celery import Celery
 from celery.signals import task_prerun
 from kombu.serialization import register
 
+from faults import bank
 from faults import journal as journals
 from faults.journal import Journal
-from oncelery import Oncelery, current_run
+from oncelery import Backoff, Oncelery, current_run
 from oncelery.events import Event
 from oncelery.failpoints import failpoint
 from oncelery.stores import base
@@ -39,6 +40,7 @@ class Shop:
         self.once = Oncelery(self.app)
         self.charge = self._task(charge)
         self.charge_in_step = self._task(charge_in_step)
+        self.pay = self._task(pay, retry_on=OSError, backoff=Backoff(first=timedelta(0), most=timedelta(0)))
         self.charge_slowly_at_first = self._task(charge_slowly_at_first)
         self.charge_and_fail_at_first = self._task(charge_and_fail_at_first)
         self.keep_the_gil = self._task(keep_the_gil)
@@ -67,6 +69,14 @@ def charge_in_step(order: str, seconds: float = 0.0) -> dict[str, str]:
     current_run().step("charge", _note, order)
     failpoint("after-step")
     return receipt(order)
+
+
+def pay(order: str) -> dict[str, Any]:
+    """Have the bank do two things, each in a step."""
+    hold = current_run().step("hold", _at_the_bank, "hold", order)
+    charged = current_run().step("charge", _at_the_bank, "charge", order)
+    failpoint("charge-recorded")
+    return {"hold": hold, "charge": charged}
 
 
 def charge_slowly_at_first(order: str, seconds: float) -> dict[str, str]:
@@ -120,6 +130,14 @@ def receipt(order: str) -> dict[str, str]:
 def _note(key: str, what: str = "effect") -> None:
     run = current_run()
     Journal().record(key, what=what, job_id=run.job_id, fence=run.fence, attempt=run.attempt)
+
+
+def _at_the_bank(what: str, order: str) -> dict[str, str]:
+    run = current_run()
+    failpoint(f"before-{what}")
+    receipt = bank.ask(what, order, key=run.idempotency_key(what), fence=run.fence, attempt=run.attempt)
+    failpoint(f"after-{what}")
+    return receipt
 
 
 def _note_event(event: Event) -> None:
