@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import cycle, duplicates, fingerprints, footprint, machine, round_trips, workers
+from benchmarks import cycle, duplicates, fingerprints, footprint, insertions, machine, round_trips, workers
 from benchmarks.laboratory import Laboratory
 from benchmarks.measure import FULL, QUICK
 from benchmarks.report import Table
@@ -18,6 +18,7 @@ QUESTIONS: dict[str, Callable[[Laboratory], Table]] = {
     "fingerprint": fingerprints.ask,
     "round-trips": round_trips.ask,
     "footprint": footprint.ask,
+    "insert_once": insertions.ask,
     "workers": workers.ask,
 }
 

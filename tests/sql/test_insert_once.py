@@ -244,12 +244,26 @@ def test_a_value_that_has_no_canonical_form_is_named_by_its_row_and_field(connec
         insert_once(connection, "tickets", [ticket(1), ticket(2) | {"number": float("nan")}], "number")
 
 
+def test_a_key_of_the_tables_own_may_be_given_as_text(raw: psycopg.Connection[Any]) -> None:
+    raw.execute("CREATE TABLE visits (id uuid, day date, UNIQUE (id, day))")
+    rows = [{"id": "0f8fad5b-d9cb-469f-a165-70867728950e", "day": f"2026-01-0{day}"} for day in (1, 2)]
+
+    insert_once(raw, "visits", rows[:1], ("id", "day"), column=None)
+
+    assert insert_once(raw, "visits", rows, ("id", "day"), column=None).inserted == (rows[1],)
+
+
 def test_values_that_a_column_keeps_otherwise_are_no_key_of_the_tables_own(raw: psycopg.Connection[Any]) -> None:
     raw.execute("CREATE TABLE prices (price numeric(8, 2) UNIQUE)")
 
     assert insert_once(raw, "prices", [{"price": Decimal("1.5")}], "price", column=None).inserted
-    with pytest.raises(ConfigurationError, match=r"keeps price otherwise than it was given \(\[1.01\]\)"):
+    with pytest.raises(ConfigurationError, match=r"keeps a key otherwise than it was given, as \(Decimal\('1.01'\),\)"):
         insert_once(raw, "prices", [{"price": Decimal("1.005")}], "price", column=None)
+
+
+def test_a_list_is_no_key_of_the_tables_own(connection: sa.Connection) -> None:
+    with pytest.raises(RowError, match="row 1: a list or mapping is in its key"):
+        insert_once(connection, "tickets", [ticket(1), {"site": ["north"], "number": 2}], "site", column=None)
 
 
 def test_names_are_only_names_whatever_is_in_them(raw: psycopg.Connection[Any], few: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from oncelery.canonical import canonical_json, fields_of
 from oncelery.errors import ConfigurationError, FingerprintError, RowError
@@ -13,6 +13,9 @@ from oncelery.sql.batches import Batch, TableChoice, write
 from oncelery.sql.targets import connection_of
 
 Row = TypeVar("Row")
+
+#: What a row is told apart by: its fingerprint alone, or the values of its key.
+Key: TypeAlias = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,17 +61,15 @@ def insert_once(
     if not given:
         return Insertion(inserted=(), duplicates=())
     records = _records(given)
-    keys = _keys(records, names, column)
-    firsts: dict[str, int] = {}
+    _check(records[0], names, column)
+    keys = _fingerprints(records, names) if column else _own_keys(records, names)
+    firsts: dict[Key, int] = {}
     for index, each in enumerate(keys):
         firsts.setdefault(each, index)
     batch = _batch(table, [records[index] for index in firsts.values()], names)
     if column:
-        batch = batch.with_fingerprints(column, firsts)
-    written = {row[0] if column else _text(row) for row in write(connection, batch)}
-    if not written <= firsts.keys():
-        raise _changed(batch, written - firsts.keys())
-    new = {firsts[each] for each in written}
+        batch = batch.with_fingerprints(column, [key for (key,) in firsts])
+    new = _known(write(connection, batch), firsts)
     return Insertion(
         inserted=tuple(row for index, row in enumerate(given) if index in new),
         duplicates=tuple(row for index, row in enumerate(given) if index not in new),
@@ -90,43 +91,64 @@ def _records(given: list[Row]) -> list[Mapping[str, Any]]:
     return [record for record in records if record is not None]
 
 
-def _keys(records: list[Mapping[str, Any]], names: tuple[str, ...], column: str | None) -> list[str]:
-    """Give what each row is told apart by: the fingerprint that is kept in the column, or the text of its values."""
-    fields = records[0].keys()
-    absent = [name for name in names if name not in fields]
+def _check(record: Mapping[str, Any], names: tuple[str, ...], column: str | None) -> None:
+    absent = [name for name in names if name not in record]
     if absent or not names:
         what = f"names {', '.join(map(repr, absent))}, which the rows do not have" if absent else "names nothing"
-        raise ConfigurationError(f"`key=` {what}: name what tells rows apart, of {', '.join(fields) or 'no fields'}.")
-    if column in fields:
+        raise ConfigurationError(f"`key=` {what}: name what tells rows apart, of {', '.join(record) or 'no fields'}.")
+    if column in record:
         remedy = f"leave it out, or say key={column!r}, column=None to use it as it is"
         raise ConfigurationError(f"the rows have a field {column!r}, where their fingerprints are to go: {remedy}.")
-    keys = []
+
+
+def _fingerprints(records: list[Mapping[str, Any]], names: tuple[str, ...]) -> list[Key]:
+    keys: list[Key] = []
     for index, record in enumerate(records):
         counted = {name: record[name] for name in names}
-        empty = [name for name, value in counted.items() if value is None or value == ""]
-        # NULL is equal to nothing, so a constraint on the columns themselves would let such a row in every time.
-        if len(empty) == len(names) or (not column and any(counted[name] is None for name in empty)):
-            raise RowError(f"row {index}: {', '.join(map(repr, empty))} is empty, but rows are told apart by it.")
+        if all(value is None or value == "" for value in counted.values()):
+            raise _empty(index, names)
         try:
-            keys.append(sha256(canonical_json(counted)).hexdigest() if column else _text(counted.values()))
+            keys.append((sha256(canonical_json(counted)).hexdigest(),))
         except FingerprintError as error:
             raise FingerprintError(f"row {index}: {error}") from None
     return keys
 
 
-def _text(values: Iterable[object]) -> str:
-    return canonical_json([*values]).decode()
+def _own_keys(records: list[Mapping[str, Any]], names: tuple[str, ...]) -> list[Key]:
+    keys = [tuple([record[name] for name in names]) for record in records]
+    for index, key in enumerate(keys):
+        # NULL is equal to nothing, so such a row would get in every time.
+        if None in key:
+            raise _empty(index, [name for name, value in zip(names, key, strict=True) if value is None])
+        try:
+            hash(key)
+        except TypeError:
+            what = "a list or mapping is in its key; let a text column keep its fingerprint"
+            raise RowError(f"row {index}: {what}.") from None
+    return keys
+
+
+def _empty(index: int, names: Iterable[str]) -> RowError:
+    return RowError(f"row {index}: {', '.join(map(repr, names))} is empty, but rows are told apart by it.")
+
+
+def _known(written: list[Key], firsts: Mapping[Key, int]) -> set[int]:
+    """Give the index of each row that was written, by its key as the table keeps it."""
+    known = {firsts[key] for key in written if key in firsts}
+    strange = [key for key in written if key not in firsts]
+    # An id or a date that was given as text comes back as what it is.
+    texts = {canonical_json(key): index for key, index in firsts.items()} if strange else {}
+    for key in strange:
+        if (index := texts.get(canonical_json(key))) is None:
+            raise ConfigurationError(
+                f"the table keeps a key otherwise than it was given, as {key!r:.80}, so that new rows cannot be told "
+                "from duplicates: give values as the table keeps them, or let a text column keep their fingerprint."
+            )
+        known.add(index)
+    return known
 
 
 def _batch(table: TableChoice, records: list[Mapping[str, Any]], names: tuple[str, ...]) -> Batch:
     columns = tuple(records[0])
     rows = [tuple([record[name] for name in columns]) for record in records]
     return Batch(table=table, columns=columns, rows=rows, unique=names)
-
-
-def _changed(batch: Batch, written: set[str]) -> ConfigurationError:
-    columns = ", ".join(batch.unique)
-    return ConfigurationError(
-        f"the table keeps {columns} otherwise than it was given ({min(written):.80}), so that inserted rows cannot be "
-        "told from duplicates: give values as the table keeps them, or let a text column keep their fingerprint."
-    )
