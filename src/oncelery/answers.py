@@ -50,7 +50,7 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """Another run holds the job of this key: this very job, or another one."""
+    """Another run holds the job of this key: this very job, or another one; or, to `received`, opens its message."""
 
     job: Job
 
@@ -152,14 +152,14 @@ class NotBuried:
 
 @dataclass(frozen=True, slots=True)
 class Discarded:
-    """The dead letter is deleted; this is what it was."""
+    """The dead letter is one no more: it is cancelled, and nothing of it will run."""
 
     job: Job
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """The delivery is noted; so many have now come without a run."""
+    """The delivery is noted; so many have led to a death instead of a run."""
 
     received: int
 
@@ -172,4 +172,4 @@ SettleAnswer = Settled | Fenced
 CancelAnswer = Cancelled | Requested | Finished | Absent
 ReviveAnswer = Revived | Existing | NotBuried | Absent
 DiscardAnswer = Discarded | NotBuried | Absent
-ReceivedAnswer = Counted | Buried | Finished | Cancelled | Absent
+ReceivedAnswer = Counted | Busy | Buried | Finished | Cancelled | Absent

@@ -52,6 +52,10 @@ class Durability(StrEnum):
     SAFE = "safe"
 
 
+#: Why a job is cancelled that was a dead letter; whoever cancels another gives a reason of their own.
+DISCARDED = "discarded"
+
+
 class Reason(StrEnum):
     """Why a job was buried; a cancelled job's reason is free text."""
 

@@ -181,17 +181,17 @@ class Ledger:
         return answer
 
     def discard(self, job_id: str) -> a.DiscardAnswer:
-        """Delete a dead letter."""
+        """End a dead letter for good: nothing of it will run."""
         started = perf_counter()
         answer = self.store.discard(job_id)
         if isinstance(answer, a.Discarded):
             self._tell(e.JobDiscarded, answer.job, started)
         return answer
 
-    def received(self, job_id: str, *, limit: int) -> a.ReceivedAnswer:
-        """Count a delivery that has not led to a run; over `limit` the job is buried."""
+    def received(self, job_id: str, *, limit: int, lease: timedelta | None = None) -> a.ReceivedAnswer:
+        """Tell of a delivery that has not led to a run; over `limit` deaths the job is buried."""
         started = perf_counter()
-        answer = self.store.received(job_id, limit=limit)
+        answer = self.store.received(job_id, limit=limit, lease=lease)
         if isinstance(answer, a.Buried):
             self._tell(e.JobBuried, answer.job, started, reason=answer.job.reason)
         return answer

@@ -27,7 +27,7 @@ class Settings:
     namespace: str = "oncelery"
     #: How often a worker looks for lost jobs, in seconds; 0 switches its sweeper off.
     sweep_every: float = 2.0
-    #: How many deliveries of a job may come without a run before it is buried as "never started".
+    #: How many deaths before a run bury a job as "never started"; one more, if the first took the whole worker along.
     max_received: int = 3
     #: A publication that the broker refuses: "accept" the job for the sweeper, or "refuse" it with the broker's error.
     on_broker_down: Literal["accept", "refuse"] = "accept"

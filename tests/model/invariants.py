@@ -27,7 +27,7 @@ INVARIANTS = {
     "I3": "the fences granted for a key strictly increase, also over a revival",
     "I4": "a superseded run changes nothing, and a run that nobody superseded is not refused",
     "I5": "once faults stop, every accepted job ends",
-    "I6": "after max_crashes + 1 crashed runs a job is buried, and nothing counts as a crash that was none",
+    "I6": "after max_crashes + 1 crashed runs a job is buried, and nothing counts as a crash or a death that was none",
     "I7": "every duplicate is answered with the result that was committed",
     "I8": "an ended job changes by revival and pruning only, and no run begins once a cancel is requested",
     "I9": "a settlement that is sent again is answered as before",
@@ -61,7 +61,7 @@ class Memory(NamedTuple):
     wrecks: tuple[int, ...]
     #: The same, and runs whose lease lapsed while they were alive.
     scares: tuple[int, ...]
-    #: Deliveries that died before they began.
+    #: Deaths before a run, and leases to open a message that were over while it was opened; since the last begin.
     duds: tuple[int, ...]
     #: A person has deleted it.
     discarded: tuple[bool, ...]
@@ -83,10 +83,11 @@ class Memory(NamedTuple):
     def dud(self, job: int) -> Memory:
         return self._replace(duds=change(self.duds, job, self.duds[job] + 1))
 
+    def forgive(self, job: int) -> Memory:
+        return self._replace(duds=change(self.duds, job, 0))
+
     def count_anew(self, job: int) -> Memory:
-        return self._replace(
-            wrecks=change(self.wrecks, job, 0), scares=change(self.scares, job, 0), duds=change(self.duds, job, 0)
-        )
+        return self.forgive(job)._replace(wrecks=change(self.wrecks, job, 0), scares=change(self.scares, job, 0))
 
     def end(self, job: int) -> Memory:
         return self._replace(over=change(self.over, job, True))  # noqa: FBT003 - a value, not an option
@@ -129,23 +130,25 @@ def judge_change(
         yield "I8"
     if new.crashes > memory.scares[job] or (new.reason == CRASHED and not memory.scares[job]):
         yield "I6"
-    if new.reason == NEVER_STARTED and not memory.duds[job]:
+    if new.received > memory.duds[job] or (new.reason == NEVER_STARTED and not memory.duds[job]):
         yield "I6"
     if is_commit(old, new) and memory.window != NO_JOB:
         yield "I1"
-    if old is None and memory.discarded[job]:
+    if is_grant(old, new) and memory.discarded[job]:
         yield "I10"
 
 
 def remember(memory: Memory, job: int, old: Record | None, new: Record | None, *, by_hand: bool) -> Memory:
-    if new is None:
+    if new is None:  # its history is over, and with it all promises; unless it had none
         discarded = old is not None and old.state == BURIED
         return memory._replace(discarded=change(memory.discarded, job, discarded))
+    if by_hand and old and old.state == BURIED and not new.live:
+        memory = memory._replace(discarded=change(memory.discarded, job, True))  # noqa: FBT003 - a value, not an option
     if not new.live or old is None or not old.live:  # ended, accepted, or revived: counted anew
         memory = memory.count_anew(job)
     memory = memory._replace(over=change(memory.over, job, not new.live))
     if is_grant(old, new):
-        memory = memory._replace(top=new.fence)
+        memory = memory.forgive(job)._replace(top=new.fence)
     if is_commit(old, new):
         memory = memory._replace(window=job, results=change(memory.results, job, new.result))
     if by_hand and old and old.retained and not new.retained:

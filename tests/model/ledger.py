@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from oncelery.job import OnDuplicate, Reason, State
+from oncelery.job import DISCARDED, OnDuplicate, Reason, State
 
 # Plain strings: they hash faster than members of an enum.
 QUEUED, RUNNING = State.QUEUED.value, State.RUNNING.value
@@ -15,6 +15,8 @@ COMPLETED, BURIED, CANCELLED = State.COMPLETED.value, State.BURIED.value, State.
 CRASHED, UNKNOWN = Reason.CRASHED.value, Reason.OUTCOME_UNKNOWN.value
 FAILED, NEVER_STARTED = Reason.FAILED.value, Reason.NEVER_STARTED.value
 JOIN, TRAIL, REPLACE = OnDuplicate.JOIN.value, OnDuplicate.TRAIL.value, OnDuplicate.REPLACE.value
+
+NOT_OPENED, OPENED, OVERDUE = 0, 1, 2
 
 NOBODY = 0
 NO_JOB = -1
@@ -46,6 +48,8 @@ class Record(NamedTuple):
     interrupted: bool = False
     cancel_requested: bool = False
     received: int = 0
+    #: Someone opens a message of it, and is taken to be alive: NOT_OPENED, OPENED, or OVERDUE.
+    opened: int = 0
     behind: int = NO_JOB
     trail: int = NO_JOB
     #: Its body is empty: it is never published.
@@ -98,7 +102,7 @@ class Store:
     """The verbs. Each takes a ledger and gives the next one, with the answer."""
 
     max_crashes = 1
-    #: Deliveries without a run before a job is buried as never started.
+    #: Deaths before a run, beyond which a job is buried as never started.
     receipts = 2
     hold = False
 
@@ -159,7 +163,8 @@ class Store:
 
     def put_off(self, ledger: Ledger, job: int, record: Record) -> Answered:
         # This delivery has reached begin, so that it is no sign of a body that kills its worker.
-        return (ledger := ledger.put(job, record._replace(received=0))), tell("Later", ledger, job)
+        record = record._replace(received=0, opened=NOT_OPENED)
+        return (ledger := ledger.put(job, record)), tell("Later", ledger, job)
 
     def waits(self, ledger: Ledger, record: Record) -> bool:
         return record.early or (record.behind != NO_JOB and ledger.get(record.behind).live)
@@ -176,6 +181,7 @@ class Store:
             lapsed=False,
             begun=True,
             received=0,
+            opened=NOT_OPENED,
         )
         return (ledger := ledger.put(job, record)), granted(ledger, job)
 
@@ -251,9 +257,15 @@ class Store:
             return ledger, Answer("Absent")
         if record.state != BURIED:
             return ledger, tell("NotBuried", ledger, job)
-        return self.forget(ledger, job), tell("Discarded", ledger, job)
+        ledger = self.discarded(ledger, job, record)
+        return ledger, tell("Discarded", ledger, job)
 
-    def received(self, ledger: Ledger, job: int) -> Answered:
+    def discarded(self, ledger: Ledger, job: int, record: Record) -> Ledger:
+        record = record._replace(behind=NO_JOB, trail=NO_JOB)
+        return self.end(ledger, job, record, CANCELLED, reason=DISCARDED, holder=NOBODY)
+
+    def received(self, ledger: Ledger, job: int, how: str = "dead") -> Answered:
+        """Tell of a delivery before a run: someone is "opening" it, it was "opened", or who did so is "dead"."""
         record = ledger.records[job]
         if record is None:
             return ledger, Answer("Absent")
@@ -261,11 +273,18 @@ class Store:
             return ledger, tell("Finished", ledger, job)
         if record.state == CANCELLED:
             return ledger, tell("Cancelled", ledger, job)
-        record = record._replace(received=record.received + (record.state == QUEUED))
+        if record.state == QUEUED and how == "opening" and record.opened == OPENED:
+            return ledger, tell("Busy", ledger, job)
+        if record.state == QUEUED:
+            record = self.receive(record, how)
         if record.received > self.receipts:
             ledger = self.end(ledger, job, record, BURIED, reason=NEVER_STARTED)
             return ledger, tell("Buried", ledger, job)
-        return ledger.put(job, record), Answer("Counted", job)
+        return ledger.put(job, record), Answer("Counted", job, result=record.received)
+
+    def receive(self, record: Record, how: str) -> Record:
+        died = how == "dead" or (how == "opening" and record.opened == OVERDUE)
+        return record._replace(received=record.received + died, opened=OPENED if how == "opening" else NOT_OPENED)
 
     def due(self, ledger: Ledger, job: int) -> tuple[Ledger, bool]:
         """Check a job whose time has come; whether to publish it again. Neither state nor fence changes."""
@@ -281,6 +300,10 @@ class Store:
 
     def lapse(self, ledger: Ledger, job: int) -> Ledger:
         return ledger.put(job, ledger.get(job)._replace(lapsed=True))
+
+    def tire(self, ledger: Ledger, job: int) -> Ledger:
+        """Let the lease of whoever opens a message be over."""
+        return ledger.put(job, ledger.get(job)._replace(opened=OVERDUE))
 
     def ripen(self, ledger: Ledger, job: int) -> Ledger:
         return ledger.put(job, ledger.get(job)._replace(early=False))
@@ -328,6 +351,7 @@ class Store:
             crashes=0,
             interrupted=False,
             received=0,
+            opened=NOT_OPENED,
             watched=False,
             reason=reason,
             holder=record.holder if holder is None else holder,

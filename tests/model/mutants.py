@@ -156,6 +156,20 @@ class LaterKeepsTheReceipts(Store):
         return ledger, super().put_off(ledger, job, record)[1]
 
 
+class DeliveriesAreCountedWhenTheyCome(Store):
+    """A delivery counts as one that led to no run before anybody knows what becomes of it."""
+
+    def receive(self, record: Record, how: str) -> Record:
+        return record._replace(received=record.received + (how == "opening"))
+
+
+class DiscardLeavesNoTrace(Store):
+    """A dead letter that is discarded is deleted, so that a copy of its message is a new job."""
+
+    def discarded(self, ledger: Ledger, job: int, record: Record) -> Ledger:
+        return self.forget(ledger, job)
+
+
 # Of the store: what keeps a job alive
 
 
@@ -345,6 +359,8 @@ MUTANTS = (
     Mutant(LapseIsNotCounted, ("I6",), Bounds(faults=3, acts=0)),
     Mutant(LiveLeaseIsTakenOver, ("I6",)),
     Mutant(LaterKeepsTheReceipts, ("I6",), Bounds(faults=2, acts=1, receipts=2)),
+    Mutant(DeliveriesAreCountedWhenTheyCome, ("I6",), Bounds(faults=2, acts=0, receipts=2)),
+    Mutant(DiscardLeavesNoTrace, ("I10",), Bounds(faults=1, acts=2, discards=True)),
     Mutant(NoDueIndex, ("Ix", "I2", "I5")),
     Mutant(SkipAndAcknowledge, ("I5", "I7")),
     Mutant(RetentionIsForgotten, ("I1",), Bounds(faults=0, acts=0, submissions=(JOIN, JOIN))),
@@ -353,7 +369,7 @@ MUTANTS = (
     Mutant(TrailIsNotFreed, ("Ix", "I5"), Bounds(faults=0, acts=0, submissions=(TRAIL, TRAIL))),
     Mutant(ReviveKeepsTheTrail, ("I8",), Bounds(workers=1, faults=0, acts=3, submissions=(TRAIL, TRAIL), copies=1)),
     Mutant(
-        ReviveKeepsThePlaceBehind, ("Ix",), Bounds(faults=1, acts=2, submissions=(TRAIL, TRAIL), receipts=1, copies=1)
+        ReviveKeepsThePlaceBehind, ("Ix",), Bounds(faults=1, acts=2, submissions=(TRAIL, TRAIL), receipts=0, copies=1)
     ),
     Mutant(TwoStepTakeover, ("I1", "I8")),
     Mutant(UnfencedReleaseAfterUnknownCommit, ("I1", "I8")),
@@ -370,6 +386,6 @@ SLOW_MUTANTS = (
         ReviveKeepsTheTrail, ("I1",), Bounds(workers=1, faults=0, acts=3, submissions=(TRAIL, TRAIL, JOIN), copies=1)
     ),
     Mutant(
-        ReviveKeepsThePlaceBehind, ("I5",), Bounds(faults=1, acts=2, submissions=(TRAIL, TRAIL), receipts=1, copies=1)
+        ReviveKeepsThePlaceBehind, ("I5",), Bounds(faults=1, acts=2, submissions=(TRAIL, TRAIL), receipts=0, copies=1)
     ),
 )

@@ -7,11 +7,11 @@ that made it is then, and what becomes of a message.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from .invariants import NAMED, UNNAMED, Claim, Memory, change, judge_ack, judge_answer, judge_run, observe, runs
-from .ledger import BURIED, JOIN, NOBODY, REPLACE, RUNNING, TRAIL, Answered, Ledger, Store
+from .ledger import BURIED, JOIN, NOBODY, OPENED, REPLACE, RUNNING, TRAIL, Answered, Ledger, Store
 from .mail import Mail, Post
 
 # What a step is: one that will be made in the end, a fault, or an act of the task, an operator or the calendar.
@@ -41,7 +41,7 @@ class Bounds(NamedTuple):
     max_crashes: int = 1
     #: Buried after a crash, instead of run again.
     hold: bool = False
-    #: Deliveries without a run before a job is buried; -1: workers do not count them.
+    #: Deaths before a run beyond which a job is buried; -1: workers do not tell of them.
     receipts: int = -1
     #: Whether a request may arrive after its sender has sent it again.
     late: bool = False
@@ -52,7 +52,10 @@ class Bounds(NamedTuple):
 
 
 class Worker(NamedTuple):
-    """A worker, and the message it has: idle, got, noted, body, running, done, settling, ending, or its child dead."""
+    """A worker, and the message it has: idle, got, noted, body, running, done, settling, ending; or its child.
+
+    The child is dead, of its run; or a victim of the message, which it did not survive opening.
+    """
 
     phase: str = "idle"
     job: int = 0
@@ -181,6 +184,12 @@ class Protocol:
                 after = after._replace(memory=after.memory.scare(job))
             label = f"the lease of {name(job)} lapses, its holder {'paused' if attended else 'gone'}"
             yield self.step(label, FAULT if attended else PROGRESS, books, after)
+        if record.opened == OPENED:
+            told = record.received >= books.memory.duds[job]
+            before = books._replace(memory=books.memory.dud(job)) if told else books
+            after = before._replace(ledger=self.store.tire(books.ledger, job))
+            label = f"the lease to open a message of {name(job)} is over, its holder {'paused' if told else 'gone'}"
+            yield self.step(label, FAULT if told else PROGRESS, before, after)
 
     def operator_steps(self, books: Books, job: int) -> Iterator[Step]:
         record, ledger, store = books.ledger.get(job), books.ledger, self.store
@@ -219,9 +228,14 @@ class Protocol:
             case "idle":
                 yield from self.idle_steps(books, worker)
             case "got" if self.bounds.receipts >= 0:
-                yield from self.received_steps(books, worker)
-            case "got" | "noted" | "body":
+                yield from self.open_steps(books, worker)
+            case "noted":
                 yield from self.begin_steps(books, worker)
+                yield from self.wait_steps(books, worker)
+            case "got" | "body":
+                yield from self.begin_steps(books, worker)
+            case "victim":
+                yield from self.victim_steps(books, worker)
             case "running" | "done":
                 yield from self.run_steps(books, worker)
             case "settling":
@@ -249,14 +263,43 @@ class Protocol:
             got = Worker("got", job, tag=not self.bounds.redis)
             yield self.step(f"{{w}} receives {name(job)}", PROGRESS, books, books, worker, got, post=("receive", job))
 
-    def received_steps(self, books: Books, worker: Worker) -> Iterator[Step]:
-        ledger, answer = self.store.received(books.ledger, worker.job)
+    def open_steps(self, books: Books, worker: Worker) -> Iterator[Step]:
+        """Open a message: when it comes, and then again when it is handed to who begins.
+
+        What comes while another one opens it is put away; what was handed over goes on all the same.
+        """
+        phases = {"Counted": ("noted",), "Absent": ("noted",), "Busy": ("ending", "noted")}
+        yield from self.tell(books, worker, "opening", phases)
+
+    def wait_steps(self, books: Books, worker: Worker) -> Iterator[Step]:
+        """Wait for a free child with a message that was opened."""
+        yield from self.tell(books, worker, "opened", {"Counted": ("got",)})
+
+    def victim_steps(self, books: Books, worker: Worker) -> Iterator[Step]:
+        """Let the parent tell of a child that died before it began, and give the message back."""
+        known = books._replace(memory=books.memory.dud(worker.job))
+        yield from self.tell(known, worker._replace(how="reject"), "dead", {}, unsure=worker)
+
+    def tell(
+        self,
+        books: Books,
+        worker: Worker,
+        how: str,
+        phases: Mapping[str, tuple[str, ...]],
+        unsure: Worker | None = None,
+    ) -> Iterator[Step]:
+        ledger, answer = self.store.received(books.ledger, worker.job, how)
         after = books._replace(ledger=ledger)
-        label = f"{{w}}: received {name(worker.job)}: {answer.name}"
-        then = worker._replace(phase="noted" if answer.name in ("Counted", "Absent") else "ending")
-        yield self.step(label, PROGRESS, books, after, worker, then)
-        unsure = after._replace(memory=after.memory.dud(worker.job))
-        yield self.step(f"{label}, reply lost", FAULT, books, unsure, worker, worker)
+        label = f"{who(worker)}: received {name(worker.job)}, {how}: {answer.name}"
+        for phase in phases.get(answer.name, ("ending",)):
+            yield self.step(label, PROGRESS, books, after, worker, worker._replace(phase=phase))
+        if ledger != books.ledger:
+            # It is told again: as if another had died, of whom nobody knows.
+            lost = books._replace(memory=books.memory.dud(worker.job))
+            step = self.step(
+                f"{label}, reply lost", FAULT, lost, lost._replace(ledger=ledger), worker, unsure or worker
+            )
+            yield step
 
     def begin_steps(self, books: Books, worker: Worker) -> Iterator[Step]:
         request = "begin with body" if worker.phase == "body" else "begin"
@@ -271,6 +314,8 @@ class Protocol:
             case _:
                 then = worker._replace(phase="ending")
         broken = judge_answer(books.memory, answer)
+        if answer.name == "Later":  # it has come as far as a run can: whatever died before, it was not of this message
+            books = books._replace(memory=books.memory.forgive(worker.job))
         yield from self.send(books, worker, request, (ledger, answer), then, worker, broken)
 
     def run_steps(self, books: Books, worker: Worker) -> Iterator[Step]:
@@ -328,7 +373,7 @@ class Protocol:
         job, memory = worker.job, books.memory
         if worker.phase != "dead" and runs(memory, books.ledger, claim(worker)):
             memory = memory.wreck(job)
-        elif worker.phase in ("got", "noted", "body") and self.bounds.receipts >= 0:
+        elif worker.phase in ("got", "noted", "victim", "body") and self.bounds.receipts >= 0:
             memory = memory.dud(job)
         broken = "I6" if memory.wrecks[job] > self.bounds.max_crashes + 1 else ""
         after = books._replace(memory=memory)
@@ -336,6 +381,11 @@ class Protocol:
         # Redis keeps the message in `unacked` until a timeout; RabbitMQ sees the connection close.
         post = () if self.bounds.redis else self.give_back(worker)
         yield self.step(label, FAULT, books, after, worker, leave(worker), post=post, broken=broken)
+        if worker.phase == "noted":
+            child = worker._replace(phase="victim", how="")
+            # A death that the parent tells of; unless it was of a run, to which a reply was lost.
+            wrecked = after if memory.wrecks != books.memory.wrecks else books
+            yield self.step(f"{{w}}'s child dies ({worker.phase})", FAULT, books, wrecked, worker, child, broken=broken)
         if worker.phase in ("running", "done", "settling"):
             child = worker._replace(phase="dead", how="")
             yield self.step(f"{{w}}'s child dies ({worker.phase})", FAULT, books, after, worker, child, broken=broken)
@@ -449,7 +499,7 @@ def claim(worker: Worker) -> Claim:
 
 
 def who(worker: Worker) -> str:
-    return "{w}'s parent" if worker.phase == "dead" else "{w}"
+    return "{w}'s parent" if worker.phase in ("dead", "victim") else "{w}"
 
 
 def name(job: int) -> str:

@@ -4,7 +4,7 @@ import pytest
 
 from .configurations import QUICK
 from .invariants import INVARIANTS
-from .ledger import RUNNING, Record, Store
+from .ledger import NEVER_STARTED, RUNNING, Record, Store
 from .mutants import MUTANTS, AcknowledgesFirst, Mutant, SkipAndAcknowledge, mutated
 from .protocol import Bounds, Protocol
 from .search import Search
@@ -95,19 +95,24 @@ def test_one_commit_may_have_as_many_effects_outside_as_runs_may_crash_and_one_m
     assert verdict.effects == max_crashes + 1
 
 
-@pytest.mark.xfail(
-    strict=True, reason="discard leaves no trace, so a copy of the message that comes later is a new job"
-)
 def test_what_a_person_has_discarded_does_not_run_again() -> None:
     verdict = Search(Protocol(Bounds(faults=1, acts=2, discards=True)), watch={"I10"}).run()
 
     assert not verdict.broken, str(verdict)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="deliveries are counted when they come, and may wait for a free worker after that"
-)
 def test_copies_of_a_message_that_wait_for_busy_workers_do_not_bury_its_job() -> None:
     verdict = Search(Protocol(Bounds(workers=3, faults=2, acts=0, receipts=2)), watch={"I6"}).run()
 
     assert not verdict.broken, str(verdict)
+
+
+@pytest.mark.parametrize("redis", [True, False])
+def test_deaths_before_a_run_bury_a_job(*, redis: bool) -> None:
+    protocol = Protocol(Bounds(faults=3, acts=0, receipts=2, redis=redis))
+    search = Search(protocol)
+
+    search.run()
+
+    ends = {record.reason for books in search.books.in_order for record in books.ledger.records if record}
+    assert NEVER_STARTED in ends

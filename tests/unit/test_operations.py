@@ -13,7 +13,7 @@ from oncelery import answers as a
 from oncelery.celery.message import Message
 from oncelery.errors import StoreUnavailableError
 from oncelery.events import Event
-from oncelery.job import Answer, Cause, Job, Lease, Query, Reason, State, Submission
+from oncelery.job import DISCARDED, Answer, Cause, Job, Lease, Query, Reason, State, Submission
 from oncelery.ledger import Ledger
 from oncelery.operations.dead_letters import Fate, Item
 from oncelery.policy import Policy
@@ -384,11 +384,15 @@ def test_a_store_that_goes_away_half_way_is_told_and_the_same_call_goes_on(
     assert [job_id for job_id, _ in published] == ["job-2", "job-1", "job-0"]
 
 
-def test_a_discarded_dead_letter_is_gone(once: Oncelery) -> None:
+def test_a_discarded_dead_letter_is_one_no_more(once: Oncelery) -> None:
     bury(once, submission(1))
 
     assert isinstance(once.dead_letters.discard("job-1"), a.Discarded)
-    assert once.dead_letters.discard("job-1") == a.Absent()
+    assert isinstance(once.dead_letters.discard("job-1"), a.NotBuried)
+    assert once.dead_letters.find().items == ()
+    job = once.jobs.get("job-1")
+    assert job
+    assert (job.state, job.reason) == (State.CANCELLED, DISCARDED)
 
 
 # Duplicates

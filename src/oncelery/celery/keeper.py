@@ -65,8 +65,6 @@ class Board:
         self._parent = os.getpid()
         #: Jobs whose children the parent has ended, because it stops or has lost its connection.
         self.interrupted: set[str] = set()
-        #: Jobs whose children died before they began, and whose messages are on their way back.
-        self.counted: set[str] = set()
 
     @contextmanager
     def show(self, lease: Lease) -> Iterator[None]:

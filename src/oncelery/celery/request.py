@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -14,17 +15,20 @@ from celery.worker import strategy
 from celery.worker.request import Request
 from celery.worker.state import task_ready
 
-from oncelery.answers import Buried, Finished, Settled
+from oncelery.answers import Buried, Busy, Cancelled, Counted, Finished, ReceivedAnswer, Settled
 from oncelery.celery.call import failure_of
 from oncelery.celery.publishing import HEADER, job_id, publish_again, publish_or_leave
 from oncelery.errors import JobBuriedError, OnceleryError
-from oncelery.job import Cause, Job, State
+from oncelery.job import DISCARDED, Cause, Job, Reason, State
 from oncelery.settlement import Raised, Release, decide
 
 if TYPE_CHECKING:
     from oncelery.celery.extension import Oncelery
 
 _logger = logging.getLogger("oncelery")
+
+#: The lease of one who has opened a message and lives.
+NO_TIME = timedelta(0)
 
 
 class GuardedRequest(Request):  # type: ignore[misc] # untyped in the stubs
@@ -42,6 +46,12 @@ class GuardedRequest(Request):  # type: ignore[misc] # untyped in the stubs
     def _job_id(self) -> str:
         return job_id(self.task, self.id, self.replaced_task_nesting)
 
+    def on_accepted(self, pid: Any, time_accepted: float) -> None:
+        """Tell who opens a message that has come before; what it holds may be the death of all this worker."""
+        if _has_come_before(self._message):
+            _tell(self._once, self._job_id, lease=self.task.policy.lease)
+        super().on_accepted(pid, time_accepted)
+
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
         """Let go of a dead child's lease at once, so that the message that is requeued can begin."""
         error = exc_info.exception
@@ -57,23 +67,22 @@ class GuardedRequest(Request):  # type: ignore[misc] # untyped in the stubs
 
     def _bury_or_release(self) -> bool:
         """Count the crash; whether the job is over, and its message with it."""
-        board = self._once.board
+        lease = self._once.board.take_down(self._job_id)
+        if lease is None:
+            return self._ends_buried(_tell(self._once, self._job_id))
         try:
-            lease = board.take_down(self._job_id)
-            if lease:
-                self._once.ledger.settle(lease, Release(cause=Cause.CRASH))
-                return False
-            answer = self._once.ledger.received(self._job_id, limit=self._once.settings.max_received)
+            self._once.ledger.settle(lease, Release(cause=Cause.CRASH))
         except OnceleryError as error:
             # The lease lapses by itself.
             _logger.warning("could not report the crash of job %s: %s", self._job_id, error)
-            return False
-        if isinstance(answer, Buried | Finished) and answer.job.state is State.BURIED:
-            task_ready(self)
-            end_buried(self.task, self.id, answer.job, self.acknowledge, request=self._context)
-            return True
-        board.counted.add(self._job_id)
         return False
+
+    def _ends_buried(self, answer: ReceivedAnswer | None) -> bool:
+        if not isinstance(answer, Buried | Finished) or answer.job.state is not State.BURIED:
+            return False
+        task_ready(self)
+        end_buried(self.task, self.id, answer.job, self.acknowledge, request=self._context)
+        return True
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
         """Settle the run that the hard time limit ends, before Celery tells of it."""
@@ -133,38 +142,59 @@ class GuardedRequest(Request):  # type: ignore[misc] # untyped in the stubs
 
 
 def guarded_strategy(task: Any, app: Any, consumer: Any, **options: Any) -> Any:
-    """Celery's strategy, but a message that has come before is counted before anything decodes it.
+    """Celery's strategy, but the ledger is told before a message that has come before is opened.
 
-    A payload that kills the worker while it is read would otherwise do so for ever.
+    A payload that kills whoever reads it would otherwise do so for ever. Of a message that comes for the first time
+    nothing is told: it would cost every task a call.
     """
     receive = strategy.default(task, app, consumer, **options)
-    once: Oncelery = task.oncelery
 
     def receive_guarded(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any, **more: Any) -> Any:
-        task_id = message.headers.get("id")
-        again = (message.delivery_info or {}).get("redelivered") or (message.headers.get(HEADER) or {}).get("resent")
-        if again and task_id:
-            buried = _count(once, job_id(task, task_id, message.headers.get("replaced_task_nesting")))
-            if buried:
-                end_buried(task, task_id, buried, lambda: ack(_logger, consumer.connection_errors))
-                return None
+        if _has_come_before(message) and not _opens(task, message, lambda: ack(_logger, consumer.connection_errors)):
+            return None
         return receive(message, body, ack, reject, callbacks, **more)
 
     return receive_guarded
 
 
-def _count(once: Oncelery, job_id: str) -> Job | None:
-    """Count a delivery; the job, if that was one too many."""
-    if job_id in once.board.counted:
-        # The death that brought it back is counted.
-        once.board.counted.remove(job_id)
-        return None
+def _has_come_before(message: Any) -> bool:
+    again = (message.delivery_info or {}).get("redelivered") or (message.headers.get(HEADER) or {}).get("resent")
+    return bool(again and message.headers.get("id"))
+
+
+def _opens(task: Any, message: Any, acknowledge: Callable[[], None]) -> bool:
+    """Open a message under the eyes of the ledger; whether to go on, or its job is over and so is the message."""
+    task_id = message.headers["id"]
+    job = job_id(task, task_id, message.headers.get("replaced_task_nesting"))
+    match _tell(task.oncelery, job, lease=task.policy.lease):
+        case Busy():
+            # Somebody opens a copy of it. If that is the death of them, the sweeper publishes another.
+            acknowledge()
+            return False
+        case Buried(letter) | Finished(letter) if letter.reason == Reason.NEVER_STARTED:
+            end_buried(task, task_id, letter, acknowledge)
+            return False
+        case Cancelled(letter) if letter.reason == DISCARDED:
+            acknowledge()
+            return False
+        case Counted():
+            # What cannot be read is for Celery to refuse.
+            with suppress(Exception):
+                _ = message.payload
+            # From here on it waits, perhaps for long, until it is handed to a child: see on_accepted.
+            _tell(task.oncelery, job, lease=NO_TIME)
+    return True
+
+
+def _tell(once: Oncelery, job_id: str, *, lease: timedelta | None = None) -> ReceivedAnswer | None:
+    """Tell the ledger of a delivery that has not led to a run; without a lease, that it has led to a death."""
+    # The death of the first one to open it may be one of which nothing was told.
+    limit = max(once.settings.max_received - 1, 0)
     try:
-        answer = once.ledger.received(job_id, limit=once.settings.max_received)
+        return once.ledger.received(job_id, limit=limit, lease=lease)
     except OnceleryError as error:
-        _logger.warning("could not count the delivery of job %s: %s", job_id, error)
+        _logger.warning("could not tell the ledger of a delivery of job %s: %s", job_id, error)
         return None
-    return answer.job if isinstance(answer, Buried) else None
 
 
 def end_buried(task: Any, task_id: str, job: Job, acknowledge: Callable[[], None], request: Any = None) -> None:

@@ -120,7 +120,7 @@ class DeadLetters:
         return Revival(items=tuple(items), dry_run=dry_run)
 
     def discard(self, job_id: str) -> DiscardAnswer:
-        """Delete a dead letter."""
+        """End a dead letter for good: it is cancelled, and whatever message of it is still under way runs nothing."""
         return self._ledger.discard(job_id)
 
     def _dead(self, job_id: str) -> Job | NotBuried | Absent:

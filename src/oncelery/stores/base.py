@@ -4,11 +4,15 @@ Rules for all verbs:
 
 1. One atomic operation, one round trip; every decision uses the store's own clock, read once.
 2. A write by a run compares (running, fence, holder) in the same step; a superseded run changes nothing.
-3. Sent twice by the same client, a verb answers twice the same (a reply may be lost). A store that cannot
-   answer raises StoreUnavailableError; that never means yes.
+3. A reply may be lost, and its verb be sent again: it does nothing that it has done before. `reserve`, `begin`,
+   `renew`, `record`, `settle` and `cancel` then answer the same; of what the first call has ended or changed for
+   good, `revive` and `discard` answer NotBuried, and a `begin` or `received` that has buried the job Finished.
+   Only `received`, told of a death, counts it twice; and what `due` has taken comes back at its next check.
+   A store that cannot answer raises StoreUnavailableError; that never means yes.
 4. A fence is max(previous fence of the key + 1, store time in microseconds).
 5. Every live job is in the due-index with a finite next check, written in the same step as the job.
 6. A lapsed lease that nobody took may still renew and settle. Only `begin` and a forced `cancel` supersede.
+7. Any number of threads may use one store at once; a process that was forked may use its parent's.
 """
 
 from __future__ import annotations
@@ -58,7 +62,8 @@ class Store(Protocol):
           `trail`: a job that has never begun takes over the new body and digest; behind one that has begun, the new
           submission is accepted as a queued job that waits `behind` it, or gives its body to the one already waiting.
           A body that was taken over reaches the worker in `Granted.body`.
-          `replace`: a queued job is cancelled with reason "replaced" and the new one accepted; a running one is joined.
+          `replace`: a queued job is cancelled with reason "replaced" and the new one accepted; a running one is joined,
+          and so is a queued one that another waits behind: it was running before, and that other is the newer one.
         - Otherwise (absent, past retention, buried, cancelled) a new job is accepted, queued.
         """
 
@@ -81,8 +86,8 @@ class Store(Protocol):
         the submission has a body, and Absent if its body is None. (A lapsed run of a job with an empty body ends
         here as cancelled, "lapsed", and does not keep its key.)
 
-        A grant, or Later, resets what `received` has counted. `recovered` means that a run of this job was cut short,
-        by a crash, a lapse or a handback, since it was accepted or revived: its effect may have happened.
+        A grant, or Later, resets what `received` has noted and counted. `recovered` means that a run of this job was
+        cut short, by a crash, a lapse or a handback, since it was accepted or revived: its effect may have happened.
         """
 
     def renew(self, leases: Sequence[Lease]) -> Sequence[RenewAnswer]:
@@ -118,10 +123,20 @@ class Store(Protocol):
         """
 
     def discard(self, job_id: str) -> DiscardAnswer:
-        """Delete a buried job."""
+        """End a buried job as cancelled, with the reason "discarded": whatever message of it comes later runs nothing.
 
-    def received(self, job_id: str, *, limit: int) -> ReceivedAnswer:
-        """Count a delivery of a queued job that has not led to a run; over `limit` it is Buried as "never started".
+        Its error and its past stay for its history; its body goes.
+        """
+
+    def received(self, job_id: str, *, limit: int, lease: timedelta | None = None) -> ReceivedAnswer:
+        """Tell of a delivery of a queued job that has not led to a run: who opens it may not survive that.
+
+        - with a `lease`: it is about to be opened, by someone who begins within the lease, or else is dead. While
+          somebody else's is not over: Busy, and nothing is noted.
+        - with a `lease` of zero: it was opened, and waits; nobody is in danger any more.
+        - without one: who opened it is dead.
+        A death is counted, and so is, by the next who opens one, a lease that is over; with more than `limit` of them
+        the job is Buried as "never started". Else Counted, with how many there are.
 
         A running job is not counted: Counted with what stands. Completed or buried: Finished. Cancelled: Cancelled.
         """

@@ -7,7 +7,19 @@ from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 
 from oncelery.answers import Granted
-from oncelery.job import PAST_KEPT, Attempt, Cause, Failure, Job, Lease, Progress, Reason, State, Submission
+from oncelery.job import (
+    DISCARDED,
+    PAST_KEPT,
+    Attempt,
+    Cause,
+    Failure,
+    Job,
+    Lease,
+    Progress,
+    Reason,
+    State,
+    Submission,
+)
 from oncelery.settlement import Bury, Cancel, Complete, Release, Settlement
 from oncelery.stores.base import PUBLISH_GRACE, SLOW_CHECK
 
@@ -36,6 +48,8 @@ class Entry:
     #: How often the sweeper has published it since then.
     resent: int = 0
     received: int = 0
+    #: Until when someone who opens a message of it is taken to be alive.
+    opened_until: datetime | None = None
     #: A run of it was cut short: its effect may have happened.
     interrupted: bool = False
     #: Its body is not the one first submitted.
@@ -113,7 +127,8 @@ class Entry:
 
     def grant(self, now: datetime, *, holder: str, worker: str, lease: timedelta) -> None:
         """Queued to running, under a higher fence."""
-        self.received = self.resent = 0
+        self.forget_receipts()
+        self.resent = 0
         self.next_check = now + lease
         self.job = replace(
             self.job,
@@ -213,7 +228,7 @@ class Entry:
     def revive(self, now: datetime, fence: int) -> None:
         """Buried to queued, with all counters cleared, under no lower fence than the key's last job had."""
         self.interrupted = False
-        self.received = 0
+        self.forget_receipts()
         self.cancel_reason = self.trail_id = ""
         self.job = replace(self.job, attempt=0, crashes=0, reason="", error=None, settled_at=None, behind="")
         self.job = replace(self.job, fence=max(self.job.fence, fence))
@@ -235,6 +250,30 @@ class Entry:
         """Live to cancelled."""
         self.job = replace(self.job, reason=reason)
         self._end(now, State.CANCELLED)
+
+    def discard(self, now: datetime) -> None:
+        """Buried to cancelled; what went before it or came after it has long gone on."""
+        self.supersede()
+        self.trail_id = ""
+        self.job = replace(self.job, behind="")
+        self.cancel(now, DISCARDED)
+
+    def receive(self, now: datetime, lease: timedelta | None) -> bool:
+        """Note how a delivery goes before it leads to a run; whether it may be opened."""
+        if lease == NO_TIME:
+            self.opened_until = None
+            return True
+        if lease is None or (self.opened_until and self.opened_until <= now):
+            self.received += 1
+        elif self.opened_until:
+            return False
+        self.opened_until = now + lease if lease else None
+        return True
+
+    def forget_receipts(self) -> None:
+        """Count and note anew what comes without a run."""
+        self.received = 0
+        self.opened_until = None
 
     def supersede(self) -> None:
         """Leave the run no claim to what ended its job."""

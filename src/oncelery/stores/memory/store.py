@@ -141,7 +141,7 @@ class MemoryStore:
             case State.CANCELLED:
                 return a.Cancelled(entry.job)
             case State.QUEUED if entry.job.behind or (entry.job.not_before or now) > now:
-                entry.received = 0
+                entry.forget_receipts()
                 return a.Later(entry.job)
             case State.RUNNING if entry.lapsed(now) and entry.job.cancel_requested and entry.job.holder != holder:
                 return a.Cancelled(self._shelf.end_lapsed(now, entry))
@@ -267,11 +267,11 @@ class MemoryStore:
             return a.Absent()
         if entry.job.state is not State.BURIED:
             return a.NotBuried(entry.job)
-        self._shelf.forget(entry.job)
+        entry.discard(now)
         return a.Discarded(entry.job)
 
     @atomic
-    def received(self, now: datetime, job_id: str, *, limit: int) -> a.ReceivedAnswer:
+    def received(self, now: datetime, job_id: str, *, limit: int, lease: timedelta | None = None) -> a.ReceivedAnswer:
         entry = self._shelf.readable(now, job_id)
         if entry is None:
             return a.Absent()
@@ -279,7 +279,8 @@ class MemoryStore:
             return a.Finished(entry.job)
         if entry.job.state is State.CANCELLED:
             return a.Cancelled(entry.job)
-        entry.received += entry.job.state is State.QUEUED
+        if entry.job.state is State.QUEUED and not entry.receive(now, lease):
+            return a.Busy(entry.job)
         if entry.received > limit:
             entry.bury(now, Reason.NEVER_STARTED)
             return a.Buried(self._shelf.ended(now, entry))

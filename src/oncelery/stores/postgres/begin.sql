@@ -56,7 +56,8 @@ BEGIN
     RETURN;
   ELSIF job.state = 'queued' AND (job.behind <> '' OR job.not_before > now) THEN
     answer := 'Later';
-    UPDATE jobs SET received = 0 WHERE id = job.id AND received > 0;
+    UPDATE jobs SET received = 0, opened_until = NULL
+    WHERE id = job.id AND (received > 0 OR opened_until IS NOT NULL);
     RETURN;
   ELSIF job.state = 'running' AND job.holder <> p_holder AND job.cancel_requested THEN
     job := end_lapsed(job, now);
@@ -86,7 +87,7 @@ BEGIN
       lease_until = now + p_lease, next_check = now + p_lease,
       holder = p_holder, worker = p_worker, attempt = attempt + 1,
       fence = greatest(fence + 1, (extract(epoch FROM now) * 1000000)::bigint),
-      received = 0, resent = 0
+      received = 0, opened_until = NULL, resent = 0
     WHERE id = job.id RETURNING * INTO job;
   END IF;
   IF NOT job.amended THEN

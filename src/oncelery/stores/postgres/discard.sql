@@ -1,4 +1,4 @@
--- discard: buried -> (absent)
+-- discard: buried -> cancelled
 -- in: id, now (null = server clock)     out: one row: the answer's name, and the job
 CREATE OR REPLACE FUNCTION discard(p_id text, p_now timestamptz, OUT answer text, OUT job jobs)
 LANGUAGE plpgsql SET search_path FROM CURRENT SET enable_seqscan = off SET lock_timeout = '5s' AS $$
@@ -12,7 +12,9 @@ BEGIN
   ELSIF job.state <> 'buried' THEN
     answer := 'NotBuried';
   ELSE
-    DELETE FROM jobs WHERE id = p_id;
+    -- What went before it or came after it has long gone on.
+    UPDATE jobs SET behind = '', trail_id = '' WHERE id = p_id;
+    job := finish(p_id, 'cancelled', now, 'discarded', p_superseded => true);
     answer := 'Discarded';
   END IF;
 END $$;

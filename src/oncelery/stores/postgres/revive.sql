@@ -30,8 +30,8 @@ BEGIN
   UPDATE jobs SET newest = false WHERE key = job.key AND newest RETURNING fence INTO v_fence;
   -- Neither the job it waited behind nor the one that waited for it has to do with this new life.
   UPDATE jobs SET
-    newest = true, fence = greatest(fence, v_fence), behind = '', trail_id = '', attempt = 0, crashes = 0, received = 0, interrupted = false,
-    reason = '', cancel_reason = '', error = NULL, settled_at = NULL
+    newest = true, fence = greatest(fence, v_fence), behind = '', trail_id = '', attempt = 0, crashes = 0,
+    received = 0, opened_until = NULL, interrupted = false, reason = '', cancel_reason = '', error = NULL, settled_at = NULL
   WHERE id = p_id;
   job := queue_again(p_id, '0', now);
   answer := 'Revived';

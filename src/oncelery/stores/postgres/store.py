@@ -66,6 +66,7 @@ _DISCARD: dict[str, Callable[[Job], a.DiscardAnswer]] = {
     "NotBuried": a.NotBuried,
 }
 _RECEIVED: dict[str, Callable[[Job], a.ReceivedAnswer]] = {
+    "Busy": a.Busy,
     "Buried": a.Buried,
     "Finished": a.Finished,
     "Cancelled": a.Cancelled,
@@ -162,8 +163,8 @@ class PostgresStore:
         [(answer, *job)] = self._call("discard", (job_id,), "answer, {job}")
         return a.Absent() if answer == "Absent" else _DISCARD[answer](rows.job_of(job))
 
-    def received(self, job_id: str, *, limit: int) -> a.ReceivedAnswer:
-        [(answer, counted, *job)] = self._call("received", (job_id, limit), "answer, counted, {job}")
+    def received(self, job_id: str, *, limit: int, lease: timedelta | None = None) -> a.ReceivedAnswer:
+        [(answer, counted, *job)] = self._call("received", (job_id, limit, lease), "answer, counted, {job}")
         if answer == "Counted":
             return a.Counted(counted)
         return a.Absent() if answer == "Absent" else _RECEIVED[answer](rows.job_of(job))

@@ -1,11 +1,14 @@
--- received: queued -> queued with one more delivery counted, or buried over the limit
--- in: now, 2 id, 3 limit
--- out: counted, how many | buried | finished | cancelled, and the job | absent
+-- received: queued -> queued with a lease to open its message, or with one more death counted; or buried over the limit
+-- in: now, 2 id, 3 limit, 4 lease (missing: who opened it is dead; 0: it was opened)
+-- out: counted, how many | busy | buried | finished | cancelled, and the job | absent
+-- `received` has the deaths, and behind a colon when the lease of the one who opens a message is over.
 
 --include shared.lua
 --include reading.lua
 --include ending.lua
 --include changes.lua
+local limit, lease = tonumber(ARGV[3]), tonumber(ARGV[4])
+
 local job = readable(known(ARGV[2]))
 if not job then
   return { 'absent' }
@@ -13,11 +16,22 @@ elseif job.state == CANCELLED then
   return { 'cancelled', told(job) }
 elseif not live(job) then
   return { 'finished', told(job) }
-elseif job.state == QUEUED then
-  update(job, { received = (job.received or 0) + 1 })
-  if tonumber(job.received) > tonumber(ARGV[3]) then
+end
+
+local deaths, till = (job.received or '0'):match('^(%d+):?(%d*)$')
+if job.state == QUEUED then
+  deaths, till = tonumber(deaths), tonumber(till)
+  if not lease or (lease > 0 and till and till <= now) then
+    deaths = deaths + 1
+  elseif lease > 0 and till then
+    return { 'busy', told(job) }
+  end
+  till = lease and lease > 0 and ':' .. digits(now + lease) or ''
+  deaths = digits(deaths)
+  update(job, { received = deaths .. till })
+  if tonumber(deaths) > limit then
     bury(job, 'never started')
     return { 'buried', told(job) }
   end
 end
-return { 'counted', job.received or '0' }
+return { 'counted', deaths }

@@ -142,8 +142,8 @@ class RedisStore:
         answer: a.DiscardAnswer = _answer(self._run("discard", pack_id(job_id)))
         return answer
 
-    def received(self, job_id: str, *, limit: int) -> a.ReceivedAnswer:
-        answer = self._run("received", pack_id(job_id), limit)
+    def received(self, job_id: str, *, limit: int, lease: timedelta | None = None) -> a.ReceivedAnswer:
+        answer = self._run("received", pack_id(job_id), limit, *([] if lease is None else [microseconds(lease)]))
         return a.Counted(int(answer[1])) if answer[0] == b"counted" else _answer(answer)
 
     def due(self, *, limit: int, empty_queues: Collection[str] = ()) -> Sequence[Job]:

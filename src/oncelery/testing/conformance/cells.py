@@ -202,6 +202,7 @@ VERBS: Mapping[Verb, Callable[[Store, FakeClock, Lease], object]] = {
     Verb.CANCEL_BY_FORCE: lambda store, _clock, _lease: store.cancel(JOB, reason="asked", force=True),
     Verb.REVIVE: lambda store, _clock, _lease: store.revive(JOB),
     Verb.DISCARD: lambda store, _clock, _lease: store.discard(JOB),
+    Verb.OPENED: lambda store, _clock, _lease: store.received(JOB, limit=0, lease=LEASE),
     Verb.RECEIVED: lambda store, _clock, _lease: store.received(JOB, limit=3),
     Verb.RECEIVED_TOO_OFTEN: lambda store, _clock, _lease: store.received(JOB, limit=0),
     Verb.DUE: _due,

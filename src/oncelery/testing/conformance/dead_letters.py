@@ -6,17 +6,18 @@ from dataclasses import replace
 from datetime import timedelta
 
 from oncelery.answers import (
-    Absent,
+    Cancelled,
     Discarded,
     Existing,
     Fenced,
     NotBuried,
+    Reserved,
     Revived,
     Settled,
 )
-from oncelery.job import Cause, Query, Reason, State
+from oncelery.job import DISCARDED, Cause, OnDuplicate, Query, Reason, State
 from oncelery.settlement import Bury, Complete
-from oncelery.stores.base import Store
+from oncelery.stores.base import SLOW_CHECK, Store
 from oncelery.testing.clock import FakeClock
 from oncelery.testing.conformance.acts import (
     BOOM,
@@ -27,6 +28,7 @@ from oncelery.testing.conformance.acts import (
     accepted,
     begin,
     buried,
+    complete,
     completed,
     granted,
     lapsed,
@@ -155,13 +157,39 @@ class Burying(Fixtures):
 
         assert store.revive(JOB) == NotBuried(seen(store)) == store.discard(JOB)
 
-    def test_a_discarded_job_is_gone(self, store: Store) -> None:
-        buried(store)
-        letter = seen(store)
+    def test_a_discarded_job_is_cancelled_and_told_for_its_history(self, store: Store, clock: FakeClock) -> None:
+        lease = running(store, work(retention=HOUR, history=HOUR, scope="tenant"))
+        store.settle(lease, Bury(reason=Reason.FAILED, error=BOOM))
+        before = seen(store)
+        clock.advance(days=100)
 
-        assert store.discard(JOB) == Discarded(letter)
-        assert (store.get(JOB), store.last(KEY), store.find(Query()).items) == (None, None, ())
-        assert store.discard(JOB) == store.revive(JOB) == Absent()
+        answer = store.discard(JOB)
+
+        job = seen(store)
+        assert answer == Discarded(job)
+        ended = {"settled_at": clock.now, "changed_at": clock.now, "body": None, "holder": ""}
+        assert job == replace(before, state=State.CANCELLED, reason=DISCARDED, **ended)
+        assert store.find(Query(scope="tenant")).items == (job,)
+        assert store.find(Query(states=frozenset({State.BURIED}))).items == ()
+        clock.now += HOUR
+        assert store.get(JOB) is None
+        assert store.prune(limit=10) == 1
+
+    def test_nothing_of_a_discarded_job_runs(self, store: Store, clock: FakeClock) -> None:
+        lease = buried(store)
+        store.discard(JOB)
+        clock.now += SLOW_CHECK
+
+        assert begin(store, holder="second") == Cancelled(seen(store))
+        assert store.due(limit=10, empty_queues={"celery"}) == []
+        assert store.revive(JOB) == NotBuried(seen(store))
+        assert store.settle(lease, Complete(result=b"late")) == Fenced(State.CANCELLED)
+
+    def test_the_key_of_a_discarded_job_is_free(self, store: Store) -> None:
+        buried(store)
+        store.discard(JOB)
+
+        assert isinstance(reserve(store, OTHER), Reserved)
 
     def test_a_discarded_job_takes_no_newer_one_with_it(self, store: Store) -> None:
         buried(store)
@@ -170,3 +198,17 @@ class Burying(Fixtures):
         store.discard(JOB)
 
         assert store.last(KEY) == newer
+
+    def test_a_discarded_job_leaves_the_one_alone_that_trailed_it(self, store: Store, clock: FakeClock) -> None:
+        lease = running(store)
+        accepted(store, OTHER, on_duplicate=OnDuplicate.TRAIL)
+        store.settle(lease, Bury(reason=Reason.FAILED))
+        trailed = running(store, work(OTHER), holder="second")
+        clock.advance(seconds=1)
+        before = seen(store, OTHER)
+
+        store.discard(JOB)
+
+        assert seen(store, OTHER) == before
+        assert store.last(KEY) == before
+        assert complete(store, trailed) == Settled(State.COMPLETED)

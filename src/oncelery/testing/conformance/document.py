@@ -25,6 +25,7 @@ INTRODUCTION = """\
                     +-----------------------------------------------------------------------------+
                                                      revive
 
+ buried:   discard ends it as cancelled.
  queued:   cancel ends it.          running:   cancel asks the run to end, which it hears when it renews or records;
                                                by force, cancel ends it at once, and the run is told that it lost.
 ```
@@ -72,9 +73,14 @@ GROUPS: Sequence[tuple[str, str, Sequence[Verb]]] = (
     ),
     ("Operating", "By anybody who knows the id.", (V.CANCEL, V.CANCEL_BY_FORCE, V.REVIVE, V.DISCARD)),
     (
+        "Receiving",
+        "`received`, with a lease, tells that a message is about to be opened; without, that its reader died of it.",
+        (V.OPENED, V.RECEIVED, V.RECEIVED_TOO_OFTEN),
+    ),
+    (
         "Sweeping",
         "`due` is asked when the grace of a message is over and its queue is empty: Taken, to be published; or Left.",
-        (V.RECEIVED, V.RECEIVED_TOO_OFTEN, V.DUE),
+        (V.DUE,),
     ),
 )
 

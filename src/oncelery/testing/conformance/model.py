@@ -188,11 +188,13 @@ class Comparison(RuleBasedStateMachine):
 
     @rule(name=names)
     def discard(self, name: str) -> None:
+        self.ended = {named: job for named, job in self.ended.items() if job.id != self.name(name)}
         self.same(lambda store: store.discard(self.name(name)))
 
-    @rule(name=names, limit=st.integers(0, 2))
-    def received(self, name: str, limit: int) -> None:
-        self.same(lambda store: store.received(self.name(name), limit=limit))
+    @rule(name=names, limit=st.integers(0, 2), seconds=st.sampled_from([None, 0, 1, 30]))
+    def received(self, name: str, limit: int, seconds: int | None) -> None:
+        lease = None if seconds is None else timedelta(seconds=seconds)
+        self.same(lambda store: store.received(self.name(name), limit=limit, lease=lease))
 
     @rule(empty=st.sets(queues))
     def due(self, empty: set[str]) -> None:

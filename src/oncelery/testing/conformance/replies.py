@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from oncelery.answers import Absent, Cancelled, Counted, Fenced, Granted, NotBuried, Settled
+from oncelery.answers import Cancelled, Counted, Fenced, Granted, NotBuried, Settled
 from oncelery.job import Cause, Lease, OnDuplicate, Progress, Query, Reason, State
 from oncelery.settlement import Bury, Cancel, Complete, Release
 from oncelery.stores.base import PUBLISH_GRACE, Store
@@ -103,13 +103,13 @@ class LostReplies(Fixtures):
         assert store.revive(JOB) == NotBuried(seen(store))
         assert seen(store).state is State.QUEUED
 
-    def test_a_discard_sent_again_finds_nothing(self, store: Store) -> None:
+    def test_a_discard_sent_again_finds_the_job_cancelled(self, store: Store) -> None:
         buried(store)
         store.discard(JOB)
 
-        assert store.discard(JOB) == Absent()
+        assert store.discard(JOB) == NotBuried(seen(store))
 
-    def test_a_delivery_told_twice_is_counted_twice_but_buries_no_earlier_than_its_limit(self, store: Store) -> None:
+    def test_a_death_told_twice_is_counted_twice_but_buries_no_earlier_than_its_limit(self, store: Store) -> None:
         accepted(store)
 
         assert store.received(JOB, limit=3) == Counted(1)

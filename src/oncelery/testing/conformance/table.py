@@ -67,6 +67,7 @@ class Verb(StrEnum):
     CANCEL_BY_FORCE = "cancel by force"
     REVIVE = "revive"
     DISCARD = "discard"
+    OPENED = "received, with a lease"
     RECEIVED = "received"
     RECEIVED_TOO_OFTEN = "received, over the limit"
     DUE = "due"
@@ -121,6 +122,13 @@ NOT_HELD = (*UNKNOWN, *WAITING, *ENDED)
 _JOINS: Row = {
     Existing: same(*WAITING, *HELD, S.COMPLETED),
     Reserved: same(*UNKNOWN, S.LET_GO, S.BURIED, S.CANCELLED),
+}
+
+_NOTED: Row = {
+    Counted: same(*WAITING, *HELD),
+    Finished: same(S.COMPLETED, S.LET_GO, S.BURIED),
+    Cancelled: same(S.CANCELLED),
+    Absent: same(*UNKNOWN),
 }
 
 TABLE: Mapping[Verb, Row] = {
@@ -204,16 +212,12 @@ TABLE: Mapping[Verb, Row] = {
         Absent: same(*UNKNOWN),
     },
     V.DISCARD: {
-        Discarded: to(S.ABSENT, S.BURIED),
+        Discarded: to(S.CANCELLED, S.BURIED),
         NotBuried: same(*WAITING, *HELD, S.COMPLETED, S.LET_GO, S.CANCELLED),
         Absent: same(*UNKNOWN),
     },
-    V.RECEIVED: {
-        Counted: same(*WAITING, *HELD),
-        Finished: same(S.COMPLETED, S.LET_GO, S.BURIED),
-        Cancelled: same(S.CANCELLED),
-        Absent: same(*UNKNOWN),
-    },
+    V.OPENED: _NOTED,
+    V.RECEIVED: _NOTED,
     V.RECEIVED_TOO_OFTEN: {
         Buried: to(S.BURIED, *WAITING),
         Counted: same(*HELD),

@@ -14,6 +14,8 @@ CREATE TABLE jobs (
   lease_until timestamptz,
   -- Until when a finished job is readable; null while it is live, and for a dead letter, which stays.
   expires_at timestamptz,
+  -- Until when someone who opens a message of it is taken to be alive.
+  opened_until timestamptz,
   -- When its message was last sent, as far as the ledger knows; ahead of time while it is delayed.
   sent_at timestamptz NOT NULL,
   -- When to look after it. A running job is looked after no earlier than its lease lapses: see renew.sql.
@@ -22,7 +24,7 @@ CREATE TABLE jobs (
   history interval NOT NULL,
   attempt integer NOT NULL DEFAULT 0,
   crashes integer NOT NULL DEFAULT 0,
-  -- How often the sweeper has published it since it was sent; how often it was delivered without a run.
+  -- How often the sweeper has published it since it was sent; how often a delivery of it led to a death, not to a run.
   resent integer NOT NULL DEFAULT 0,
   received integer NOT NULL DEFAULT 0,
   -- The last job of its key. (Not one that waits behind it.)
