@@ -21,6 +21,14 @@ MIGRATION_SECONDS = 300
 
 _FOLDER = files(__package__)
 
+_VERSION = """\
+CREATE TABLE IF NOT EXISTS version (
+  only_one boolean PRIMARY KEY DEFAULT true CHECK (only_one),
+  migration integer NOT NULL,
+  revision integer NOT NULL
+)"""
+_FIRST_VERSION = "INSERT INTO version (migration, revision) VALUES (0, 0) ON CONFLICT DO NOTHING"
+
 
 @dataclass(frozen=True, slots=True)
 class Version:
@@ -71,19 +79,25 @@ def migrate(connection: BoundedConnection, schema: str) -> None:
         _apply(connection, installed(connection, schema))
 
 
+def script(schema: str, have: Version = Version(0, 0)) -> str:  # noqa: B008 - it is frozen
+    """Write what `migrate` would do to a ledger that has come so far, for whoever keeps the schema by other means."""
+    name, need = sql.Identifier(schema).as_string(), required()
+    parts = [file.read_text() for file in migrations()[have.migration :]]
+    parts += [file.read_text() for file in functions()] if have.revision < need.revision else []
+    if not parts:
+        return ""
+    version = f"UPDATE version SET migration = {need.migration}, revision = {need.revision};"  # noqa: S608 - numbers
+    begin = [f"CREATE SCHEMA IF NOT EXISTS {name};", f"SET LOCAL search_path TO {name}, pg_temp;", f"{_VERSION};"]
+    return "\n".join(["BEGIN;", *begin, f"{_FIRST_VERSION};", *parts, version, "COMMIT;", ""])
+
+
 def _prepare(connection: BoundedConnection, schema: str) -> None:
     # Asked first: where a database administrator has made the schema, ours may not have the right to make one.
     if connection.execute("SELECT FROM pg_namespace WHERE nspname = %s", (schema,)).fetchone() is None:
         connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
     connection.execute(sql.SQL("SET LOCAL search_path TO {}, pg_temp").format(sql.Identifier(schema)))
-    connection.execute(
-        "CREATE TABLE IF NOT EXISTS version ("
-        "  only_one boolean PRIMARY KEY DEFAULT true CHECK (only_one),"
-        "  migration integer NOT NULL,"
-        "  revision integer NOT NULL"
-        ")"
-    )
-    connection.execute("INSERT INTO version (migration, revision) VALUES (0, 0) ON CONFLICT DO NOTHING")
+    connection.execute(_VERSION)
+    connection.execute(_FIRST_VERSION)
 
 
 def _apply(connection: BoundedConnection, have: Version) -> None:

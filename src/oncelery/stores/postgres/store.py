@@ -37,6 +37,11 @@ if TYPE_CHECKING:
 
 _NAMESPACE = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
+#: The server's cluster and the database in it, whatever name and address they are reached by.
+_IDENTITY = (
+    b"SELECT system_identifier || '/' || oid FROM pg_control_system(), pg_database WHERE datname = current_database()"
+)
+
 # The answers that consist of a job, by the name that the verb's function gives.
 _RESERVE: dict[str, Callable[[Job], a.ReserveAnswer]] = {
     "Reserved": a.Reserved,
@@ -88,6 +93,7 @@ class PostgresStore:
         self._namespace = namespace
         self._clock = clock
         self._statements: dict[str, bytes] = {}
+        self._identity: str | None = None
         self._connections = Connections(Address.parse(url), check=self._check)
         self._session: Connections | BorrowedConnection = self._connections
 
@@ -96,6 +102,11 @@ class PostgresStore:
         with store_errors(), self._connections.connect() as connection:
             schema.migrate(connection, self._namespace)
 
+    def missing(self) -> str:
+        """Write what `migrate` would do, and do nothing."""
+        with store_errors(), self._connections.connect() as connection:
+            return schema.script(self._namespace, schema.installed(connection, self._namespace))
+
     def within(self, connection: psycopg.Connection[Any]) -> PostgresStore:
         """Give this store inside the caller's transaction: what it does is done if and when the caller commits."""
         with store_errors():
@@ -103,6 +114,15 @@ class PostgresStore:
         inside = copy(self)
         inside._session = BorrowedConnection(connection)  # noqa: SLF001 - a copy of itself
         return inside
+
+    def identity(self, connection: psycopg.Connection[Any] | None = None) -> str:
+        """Name the database that the connection leads to, or the ledger's own; no two have the same name."""
+        with store_errors():
+            if connection is not None:
+                return str(BorrowedConnection(connection).fetch(_IDENTITY, ())[0][0])
+            if self._identity is None:
+                self._identity = str(self._connections.fetch(_IDENTITY, ())[0][0])
+            return self._identity
 
     # Verbs
 

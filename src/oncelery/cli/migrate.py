@@ -1,0 +1,82 @@
+"""`oncelery migrate`: makes the tables, or brings them to this version."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+import click
+
+from oncelery.errors import ConfigurationError
+from oncelery.sql.inbox import TABLE, create, ddl, dialect_of
+from oncelery.stores import DEFAULT_NAMESPACE, open_store
+
+
+@runtime_checkable
+class Migrated(Protocol):
+    """A store that has a schema."""
+
+    def migrate(self) -> None:
+        """Bring it to this version."""
+
+    def missing(self) -> str:
+        """Write what that would do."""
+
+    def close(self) -> None:
+        """Let go of connections."""
+
+
+@click.command()
+@click.option("--store", envvar="ONCELERY_STORE", default="", metavar="URL", help="The ledger: postgresql://...")
+@click.option(
+    "--namespace",
+    envvar="ONCELERY_NAMESPACE",
+    default=DEFAULT_NAMESPACE,
+    show_default=True,
+    help="The schema that the ledger is in.",
+)
+@click.option(
+    "--effects",
+    default="",
+    metavar="URL",
+    help=f"A database in which run.transaction(...) writes while the ledger is elsewhere: makes {TABLE} there.",
+)
+@click.option("--print", "only_print", is_flag=True, help="Print the statements, and do nothing.")
+def migrate(store: str, namespace: str, effects: str, *, only_print: bool) -> None:
+    """Make the ledger's schema, or bring it to this version; make the inbox for effects.
+
+    What is there already is left alone, and nothing is ever set back. With --print and no URL, all statements for
+    PostgreSQL are printed; with a URL, those that are missing there.
+    """
+    if only_print:
+        click.echo(_printed(store, namespace, effects), nl=False)
+        return
+    if not store and not effects:
+        raise click.UsageError("give --store, --effects or both; or --print")
+    if store:
+        ledger = _ledger(store, namespace)
+        ledger.migrate()
+        ledger.close()
+        click.echo(f"the ledger in the schema {namespace!r} is of this version")
+    if effects:
+        create(effects)
+        click.echo(f"the table {TABLE} is there")
+
+
+def _printed(store: str, namespace: str, effects: str) -> str:
+    if not store and not effects:
+        return _whole(namespace) + ddl("postgresql")
+    missing = _ledger(store, namespace).missing() if store else ""
+    return missing + (ddl(dialect_of(effects)) if effects else "")
+
+
+def _whole(namespace: str) -> str:
+    from oncelery.stores.postgres.schema import script  # noqa: PLC0415 - the driver is an extra
+
+    return script(namespace)
+
+
+def _ledger(url: str, namespace: str) -> Migrated:
+    store = open_store(url, namespace=namespace)
+    if not isinstance(store, Migrated):
+        raise ConfigurationError("only a ledger in PostgreSQL has a schema: there is nothing to migrate here")
+    return store
