@@ -12,7 +12,7 @@ from oncelery.answers import Absent, Buried, Busy, Cancelled, Fenced, Finished, 
 from oncelery.errors import OnceleryError
 from oncelery.failpoints import failpoint
 from oncelery.heartbeat import Heartbeat
-from oncelery.job import Lease, Submission
+from oncelery.job import Lease, State, Submission
 from oncelery.ledger import Ledger
 from oncelery.policy import Policy
 from oncelery.run import Run, insist, running
@@ -31,6 +31,9 @@ class Call(Protocol):
 
     def holding(self, lease: Lease) -> AbstractContextManager[None]:
         """Show the lease, from begin to settle, to whoever lets go of it if this process dies."""
+
+    def written(self, value: object) -> bytes:
+        """Write a value as the job's result."""
 
     def run(self, run: Run, body: bytes | None) -> Outcome:
         """Run the task, with the payload of `body` where one is given; never raises an Exception."""
@@ -62,7 +65,14 @@ def execute(
     granted = _begin(ledger, call)
     if not isinstance(granted, Granted):
         return granted
-    run = Run(ledger, granted.lease, recovered=granted.recovered, steps=granted.steps)
+    run = Run(
+        ledger,
+        granted.lease,
+        recovered=granted.recovered,
+        steps=granted.steps,
+        write=call.written,
+        keep=call.policy.history,
+    )
     with call.holding(granted.lease), heartbeat.watch(run):
         failpoint("after-begin")
         with running(run):
@@ -70,11 +80,21 @@ def execute(
         failpoint("before-settle")
         settlement = decide(outcome, call.policy, granted.lease, jitter=random.random())  # noqa: S311 - no secret
         # Settle before the ack: a crash between the two redelivers, and begin() then answers Finished.
-        answer = _settle(ledger, granted.lease, settlement)
+        settled = run.effect.settled if run.effect else None
+        answer = settled or _settle(ledger, granted.lease, settlement)
     failpoint("after-settle")
     if isinstance(answer, Fenced):
-        return Superseded(granted.lease, answer)
+        return _found_completed(run) or Superseded(granted.lease, answer)
     return Ended(run, outcome, settlement, answer)
+
+
+def _found_completed(run: Run) -> Finished | None:
+    """Find the job completed by this very run, whose transaction was committed though nobody said so.
+
+    To settle it the ledger has waited for that transaction's end, so that this is not too early to ask.
+    """
+    job = insist(lambda: run.ledger.get(run.job_id)) if run.in_doubt else None
+    return Finished(job) if job and job.state is State.COMPLETED and job.holder == run.lease.holder else None
 
 
 def _settle(ledger: Ledger, lease: Lease, settlement: Settlement) -> Settled | Fenced:

@@ -277,3 +277,18 @@ class Ledger:
                 **details,
             )
         )
+
+
+class LedgerWithin(Ledger):
+    """The ledger inside a caller's transaction: what happens there is told when the caller has committed."""
+
+    def __init__(self, outside: Ledger, store: Store) -> None:
+        super().__init__(store, limits=outside.limits)
+        self._outside = outside
+        self._held: list[e.Event] = []
+        self.events.subscribe(self._held.append)
+
+    def tell(self) -> None:
+        """Tell what has happened, now that it has."""
+        while self._held:
+            self._outside.events.emit(self._held.pop(0))

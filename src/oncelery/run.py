@@ -10,8 +10,9 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from datetime import timedelta
 from time import monotonic, sleep
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from oncelery.answers import Fenced, Granted, RecordAnswer, RenewAnswer, Renewed
 from oncelery.codec import decode, encode
@@ -20,6 +21,7 @@ from oncelery.job import Lease, Progress, Submission
 from oncelery.ledger import Ledger
 from oncelery.policy import Policy
 from oncelery.settlement import Postponed
+from oncelery.sql.transaction import Effect, Transaction, one_of
 from oncelery.stores.memory import MemoryStore
 
 P = ParamSpec("P")
@@ -77,8 +79,18 @@ def insist(ask: Callable[[], T]) -> T:
 class Run:
     """One begin-to-settle of a job."""
 
-    def __init__(self, ledger: Ledger, lease: Lease, *, recovered: bool, steps: Mapping[str, bytes]) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        lease: Lease,
+        *,
+        recovered: bool,
+        steps: Mapping[str, bytes],
+        write: Callable[[Any], bytes] = encode,
+        keep: timedelta | None = None,
+    ) -> None:
         self.lease = lease
+        self.ledger = ledger
         #: An earlier run of this job ended without a word: its effect may have happened.
         self.recovered = recovered
         #: The retry that the task has asked for, and what publishes it once this run has released its job.
@@ -86,7 +98,13 @@ class Run:
         self.afterwards: Callable[[], object] | None = None
         #: What replaces the task, as it is recorded in place of a result.
         self.replacement: bytes | None = None
-        self._ledger = ledger
+        #: What its transaction has committed; and whether one was about to commit, and nobody knows whether it has.
+        self.effect: Effect | None = None
+        self.in_doubt = False
+        #: How a result is written, and how long the proof of an effect is kept; None where there is no job to prove.
+        self.write = write
+        self.keep = keep
+        self._transaction: Transaction | None = None
         self._steps = dict(steps)
         self._lost = False
         self._cancelled = False
@@ -128,9 +146,25 @@ class Run:
         value = fn(*args, **kwargs)
         written = encode(value)
         # The step is done: worth waiting for a store that is away, or it would be done again.
-        self._heed(insist(lambda: self._ledger.record(self.lease, step=(name, written))))
+        self._heed(insist(lambda: self.ledger.record(self.lease, step=(name, written))))
         self._steps[name] = written
         return value
+
+    def transaction(self, target: object) -> Transaction:
+        """Make writes in your database and the end of this job one: `with run.transaction(session) as tx:`.
+
+        What is written in the block is committed at its end, once for this job, whatever is killed when; the job is
+        then completed, with `tx.result`. A run that comes second, or was taken over, is rolled back.
+
+        Args:
+            target: A Connection of psycopg 3; a Session, Connection or Engine of SQLAlchemy 2 (for an engine, write
+                with `tx.connection`). On PostgreSQL or SQLite.
+
+        Raises:
+            ConfigurationError: the target cannot take part, or this run has another transaction.
+        """
+        self._transaction = one_of(self, target, self._transaction)
+        return self._transaction
 
     def progress(
         self, done: float, total: float | None = None, stage: str | None = None, message: str | None = None
@@ -142,7 +176,7 @@ class Run:
         self._progress = (monotonic(), stage)
         progress = Progress(done=done, total=total, stage=stage, message=message)
         try:
-            self._heed(self._ledger.record(self.lease, progress=progress))
+            self._heed(self.ledger.record(self.lease, progress=progress))
         except StoreUnavailableError as error:
             # Nobody sees it, but nothing depends on it.
             _logger.warning("could not record the progress of job %s: %s", self.job_id, error)
@@ -151,7 +185,7 @@ class Run:
     def raise_if_cancelled(self) -> None:
         """Raise if the job is cancelled, or is no longer ours; asks the store only when the lease may have lapsed."""
         if monotonic() > self._sure_until:
-            self.renewed(self._ledger.renew([self.lease])[0])
+            self.renewed(self.ledger.renew([self.lease])[0])
         if self._lost:
             raise LeaseLostError(key=self.key, job_id=self.job_id)
         if self._cancelled:

@@ -16,11 +16,12 @@ from kombu.exceptions import EncodeError
 
 from oncelery.celery.message import Message, read, write
 from oncelery.celery.publishing import HEADER, delay_until, job_id, queue_label
-from oncelery.errors import JobCancelledError, StoreUnavailableError, TooLargeError
+from oncelery.errors import ConfigurationError, JobCancelledError, StoreUnavailableError, TooLargeError
 from oncelery.job import Failure, Job, Lease, Submission
 from oncelery.policy import Backoff
 from oncelery.run import Run
 from oncelery.settlement import Interrupted, Outcome, Postponed, Raised, Returned
+from oncelery.sql.transaction import EffectCommitted
 
 if TYPE_CHECKING:
     from oncelery.celery.task import IdempotentTask
@@ -94,6 +95,8 @@ class TaskCall:
     def run(self, run: Run, body: bytes | None) -> Outcome:
         """Run the task; whatever it raises is part of the outcome."""
         outcome = self._outcome(run, body)
+        if run.effect or run.in_doubt:
+            return self._effected(run, outcome)
         if run.postponed is None or not isinstance(outcome, Returned | Raised):
             return outcome
         # Asked for a retry and then ended in another way: that is told to Celery, but the job goes on.
@@ -105,7 +108,7 @@ class TaskCall:
         try:
             self._amend(body)
             self.value = self._verified(run)
-            return Returned(self._written(self.value))
+            return Returned(self.written(self.value))
         except Retry as retry:
             self.control = retry
             delay = timedelta(0) if self.eager else delay_until(retry.when)
@@ -134,6 +137,30 @@ class TaskCall:
                 return Interrupted()
             return Raised(error, failure_of(error))
 
+    def _effected(self, run: Run, outcome: Outcome) -> Outcome:
+        """Complete a job whose transaction is committed, whatever the task did after it; else run it again to see."""
+        if run.effect is None:
+            if isinstance(outcome, Interrupted):
+                return outcome
+            error = outcome.error if isinstance(outcome, Raised) else None
+            away = error if isinstance(error, StoreUnavailableError) else StoreUnavailableError(job_id=run.job_id)
+            self.policy = replace(self.policy, retry_on=(*self.policy.retry_on, StoreUnavailableError))
+            return Raised(away, failure_of(away))
+        recorded = run.effect.result
+        if isinstance(outcome, Raised) and not isinstance(outcome.error, EffectCommitted):
+            self.control = outcome.error
+        elif isinstance(outcome, Returned) and self._is_lost(outcome.result, recorded):
+            self.control = ConfigurationError(
+                f"task {self.task.name!r} returned a value, but run.transaction(...) had completed its job already: "
+                "write `tx.result = ...` inside the block, and return nothing or the same"
+            )
+        self.value = read_written(self.task, recorded)
+        return Returned(recorded)
+
+    def _is_lost(self, returned: bytes, recorded: bytes) -> bool:
+        """Whether duplicates would be answered with something else than what the task returned."""
+        return self.value is not None and self.task.keeps_result and returned != recorded
+
     def _amend(self, body: bytes | None) -> None:
         if body is not None:
             # The payload was changed after this message was sent.
@@ -148,7 +175,8 @@ class TaskCall:
                 return found
         return self.task.run(*self._args, **self._kwargs)
 
-    def _written(self, value: Any) -> bytes:
+    def written(self, value: Any) -> bytes:
+        """Write a value with the serialiser of results."""
         serializer = self.task.app.conf.result_serializer
         try:
             return self._limited(write(value, serializer))
@@ -171,8 +199,13 @@ def read_result(task: IdempotentTask, job: Job) -> Any:
     """Read a recorded result, or raise Ignore as the run did that recorded none."""
     if not job.result:
         raise Ignore
+    return read_written(task, job.result)
+
+
+def read_written(task: IdempotentTask, result: bytes) -> Any:
+    """Read what the run of a task has written as its result."""
     conf = task.app.conf
-    return read(job.result, accept=conf.result_accept_content or conf.accept_content)
+    return read(result, accept=conf.result_accept_content or conf.accept_content)
 
 
 def failure_of(error: BaseException) -> Failure:

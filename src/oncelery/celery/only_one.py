@@ -155,7 +155,7 @@ class Instance(Run):
         """Raise if the job is cancelled, or is no longer ours; past its time, ask without renewing."""
         if monotonic() < self._end:
             return super().raise_if_cancelled()
-        self._heed(self._ledger.record(self.lease))
+        self._heed(self.ledger.record(self.lease))
         if self._cancelled:
             raise JobCancelledError(key=self.key, job_id=self.job_id)
         return None

@@ -1,0 +1,241 @@
+"""The caller's transaction: how it is begun, kept whole and ended. One class for each library; another goes here."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from oncelery.errors import ConfigurationError
+from oncelery.sql.targets import psycopg_behind, refusal
+
+if TYPE_CHECKING:
+    import psycopg
+    import sqlalchemy
+    from sqlalchemy import orm
+
+#: Classes of SQLSTATE with which a server may have ended a session while it was committing, or after.
+UNSURE = frozenset({"08", "57", "58", "XX"})
+
+#: Where a pooled connection keeps what is to be done when it is given back.
+_WAITING = "oncelery_waiting"
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What came of a statement: how many rows it changed, and those it gave."""
+
+    count: int
+    rows: Sequence[Sequence[Any]] = ()
+
+
+class Caller(Protocol):
+    """A transaction that somebody else writes in."""
+
+    #: What the caller writes with.
+    connection: Any
+
+    @property
+    def dialect(self) -> str:
+        """Name the database's language, as SQLAlchemy does."""
+
+    def begin(self) -> None:
+        """Begin, or join what has begun; until it ends, nobody but us may commit."""
+
+    def flush(self) -> None:
+        """Write what the caller's library has held back."""
+
+    def execute(self, statement: str, values: Mapping[str, object]) -> Done:
+        """Run a statement, with `:name` for each value, as a part of the transaction."""
+
+    def psycopg(self) -> psycopg.Connection[Any] | None:
+        """Give psycopg's connection that the transaction is on, if it is on one."""
+
+    def commit(self) -> None:
+        """Commit. An error may mean that it is done: see `is_refusal`."""
+
+    def rollback(self) -> None:
+        """Undo all of it."""
+
+    def end(self) -> None:
+        """Give the connection back to whom it belongs to."""
+
+    def when_given_back(self, act: Callable[[], object]) -> bool:
+        """See to it that `act` is called once the transaction is over, however it ended; False if nobody can tell."""
+
+
+def caller_of(target: object) -> Caller:
+    """Find the caller's transaction in what was given for it.
+
+    Raises:
+        ConfigurationError: the target is asynchronous, or of no library that is known; named.
+    """
+    # Whoever made the target has imported its library; nobody else needs to have it.
+    if "psycopg" in sys.modules:
+        import psycopg  # noqa: PLC0415 - optional
+
+        if isinstance(target, psycopg.Connection):
+            return _Psycopg(target)
+    if "sqlalchemy" in sys.modules:
+        import sqlalchemy  # noqa: PLC0415 - optional
+        from sqlalchemy import orm  # noqa: PLC0415 - optional
+
+        if isinstance(target, orm.scoped_session):
+            target = target()
+        if isinstance(target, orm.Session):
+            return _Session(target)
+        if isinstance(target, sqlalchemy.Connection):
+            return _Connection(target)
+        if isinstance(target, sqlalchemy.Engine):
+            return _Connection(target.connect(), ours=True)
+    raise refusal(target)
+
+
+def is_refusal(error: Exception) -> bool:
+    """Whether it is sure that nothing was committed; an error that does not come from the database leaves that open."""
+    if isinstance(error, ConfigurationError):
+        return True
+    said = getattr(error, "orig", None) or error
+    code = getattr(said, "sqlstate", None) or getattr(said, "pgcode", None)
+    return code[:2] not in UNSURE if code else type(said).__name__ == "IntegrityError"
+
+
+def _early() -> ConfigurationError:
+    return ConfigurationError(
+        "run.transaction(...) commits at the end of its block, together with the job: "
+        "remove the commit inside it, or use a savepoint (begin_nested) there"
+    )
+
+
+class _Psycopg:
+    dialect = "postgresql"
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self.connection = connection
+
+    def begin(self) -> None:
+        # Inside this block psycopg itself refuses a commit of the caller's.
+        self._block = self.connection.transaction()
+        self._block.__enter__()
+
+    def flush(self) -> None:
+        pass
+
+    def execute(self, statement: str, values: Mapping[str, object]) -> Done:
+        from psycopg.rows import tuple_row  # noqa: PLC0415 - optional
+
+        for name in values:
+            statement = statement.replace(f":{name}", f"%({name})s")
+        cursor = self.connection.cursor(row_factory=tuple_row).execute(statement.encode(), values)
+        return Done(cursor.rowcount, cursor.fetchall() if cursor.description else ())
+
+    def psycopg(self) -> psycopg.Connection[Any]:
+        return self.connection
+
+    def commit(self) -> None:
+        from psycopg import ProgrammingError  # noqa: PLC0415 - optional
+
+        self._block.__exit__(None, None, None)
+        try:
+            # It may have begun before, with a statement of the caller's.
+            self.connection.commit()
+        except ProgrammingError as error:
+            raise ConfigurationError(
+                "run.transaction(connection) commits at its end: use it outside `with connection.transaction():`"
+            ) from error
+
+    def rollback(self) -> None:
+        from psycopg import Rollback  # noqa: PLC0415 - optional
+
+        self._block.__exit__(Rollback, Rollback(), None)
+
+    def end(self) -> None:
+        pass
+
+    def when_given_back(self, act: Callable[[], object]) -> bool:  # noqa: ARG002 - nothing tells when it commits
+        return False
+
+
+class _Connection:
+    """One of SQLAlchemy's; `ours` if it was opened for the block."""
+
+    #: The event before a commit, on what the caller writes with.
+    _committing = "commit"
+
+    def __init__(self, connection: sqlalchemy.Connection | orm.Session, *, ours: bool = False) -> None:
+        self.connection: Any = connection
+        self._ours = ours
+        self._ending = False
+
+    @property
+    def _link(self) -> sqlalchemy.Connection:
+        link: sqlalchemy.Connection = self.connection
+        return link
+
+    @property
+    def dialect(self) -> str:
+        return self._link.dialect.name
+
+    def begin(self) -> None:
+        from sqlalchemy import event  # noqa: PLC0415 - optional
+
+        if not self._link.in_transaction():
+            self._link.begin()
+        event.listen(self.connection, self._committing, self._watch)
+
+    def _watch(self, _: object) -> None:
+        if not self._ending and not self.connection.in_nested_transaction():
+            raise _early()
+
+    def flush(self) -> None:
+        pass
+
+    def execute(self, statement: str, values: Mapping[str, object]) -> Done:
+        from sqlalchemy import text  # noqa: PLC0415 - optional
+
+        result = self._link.execute(text(statement), values)
+        return Done(result.rowcount, [tuple(row) for row in result] if result.returns_rows else ())
+
+    def psycopg(self) -> psycopg.Connection[Any] | None:
+        return psycopg_behind(self._link)
+
+    def commit(self) -> None:
+        self._ending = True
+        self.connection.commit()
+
+    def rollback(self) -> None:
+        self.connection.rollback()
+
+    def end(self) -> None:
+        from sqlalchemy import event  # noqa: PLC0415 - optional
+
+        event.remove(self.connection, self._committing, self._watch)
+        if self._ours:
+            self.connection.close()
+
+    def when_given_back(self, act: Callable[[], object]) -> bool:
+        from sqlalchemy import event  # noqa: PLC0415 - optional
+
+        # After a commit and after a rollback, also of savepoints, and last of all: no event of a transaction is.
+        self._link.info.setdefault(_WAITING, []).append(act)
+        if not event.contains(self._link.engine, "checkin", _given_back):
+            event.listen(self._link.engine, "checkin", _given_back)
+        return True
+
+
+class _Session(_Connection):
+    _committing = "before_commit"
+
+    @property
+    def _link(self) -> sqlalchemy.Connection:
+        link: sqlalchemy.Connection = self.connection.connection()
+        return link
+
+    def flush(self) -> None:
+        self.connection.flush()
+
+
+def _given_back(_: object, record: Any) -> None:  # noqa: ANN401 - SQLAlchemy's own
+    for act in record.info.pop(_WAITING, ()):
+        act()
