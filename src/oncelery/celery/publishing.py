@@ -18,6 +18,7 @@ from oncelery.answers import Existing, Reserved
 from oncelery.celery.message import Message
 from oncelery.errors import DuplicateTaskError
 from oncelery.job import Job, OnDuplicate, State, Submission
+from oncelery.ledger import Ledger
 
 if TYPE_CHECKING:
     from oncelery.celery.extension import Oncelery
@@ -112,7 +113,7 @@ def publish_once(publication: Publication) -> AsyncResult[Any]:
     match once.ledger.reserve(publication.submission(), on_duplicate=publication.on_duplicate):
         case Reserved(job):
             return _send(once, publication, job)
-        case Existing(job) if publication.options.get("expires") and _cancel_expired(once, job):
+        case Existing(job) if publication.options.get("expires") and cancel_expired(once, job):
             return publish_once(publication)
         case Existing(job) if job.state.live and publication.on_duplicate is OnDuplicate.REJECT:
             raise DuplicateTaskError(key=job.key, job_id=job.id, state=job.state)
@@ -163,7 +164,7 @@ def marked(result: AsyncResult[Any], *, existing: bool = False, published: bool 
 
 def publish_again(once: Oncelery, job: Job, *, countdown: float | None = None, resent: bool = False) -> None:
     """Publish a job from the body that the ledger keeps; `resent` marks a message that may be one too many."""
-    if _cancel_expired(once, job):
+    if cancel_expired(once, job):
         return
     message = Message.unpack(once.app, job.body or b"")
     options = {"task_id": job.id, **message.options}
@@ -184,7 +185,7 @@ def publish_or_leave(job: str, publish: Callable[[], object]) -> None:
         _logger.warning("could not publish the message of job %s; the sweeper will: %s", job, error)
 
 
-def _cancel_expired(once: Oncelery, job: Job) -> bool:
+def cancel_expired(once: Oncelery, job: Job, *, ledger: Ledger | None = None) -> bool:
     """Cancel a job that waits but may not run any more; a broker drops its message without a word."""
     if job.state is not State.QUEUED or not job.body:
         return False
@@ -192,7 +193,7 @@ def _cancel_expired(once: Oncelery, job: Job) -> bool:
     expires = message.options.get("expires")
     if expires is None or _instant(expires) > datetime.now(UTC):
         return False
-    once.ledger.cancel(job.id, reason="expired")
+    (ledger or once.ledger).cancel(job.id, reason="expired")
     if not message.options.get("ignore_result"):
         once.app.backend.mark_as_revoked(message.options.get("task_id", job.id), "expired")
     return True

@@ -26,6 +26,7 @@ from oncelery.celery.publishing import (
     publish_or_leave,
     whole,
 )
+from oncelery.celery.within import publish_within
 from oncelery.errors import (
     ConfigurationError,
     DuplicateTaskError,
@@ -135,6 +136,7 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
         link_error: Any = None,
         shadow: str | None = None,
         idempotency_key: str | None = None,
+        within: Any = None,
         **options: Any,
     ) -> AsyncResult[Any]:
         options |= {"producer": producer, "link": link, "link_error": link_error, "shadow": shadow}
@@ -156,7 +158,7 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
             return self._send_retry(publication)
         if self.typing and (check := getattr(self, "__header__", None)):
             check(*args, **kwargs)
-        return publish_once(publication)
+        return publish_once(publication) if within is None else publish_within(publication, within)
 
     def send(self, publication: Publication) -> AsyncResult[Any]:
         """Publish as Celery does."""

@@ -1,0 +1,69 @@
+"""`apply_async(..., within=session)`: a job that is accepted if and when the caller's transaction commits."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from oncelery.answers import Existing, Reserved
+from oncelery.celery.publishing import Publication, cancel_expired, marked
+from oncelery.errors import ConfigurationError, DuplicateTaskError
+from oncelery.job import Job, OnDuplicate, State
+from oncelery.sql.outbox import Outbox
+
+if TYPE_CHECKING:
+    from celery.result import AsyncResult
+
+_logger = logging.getLogger("oncelery")
+
+
+def publish_within(publication: Publication, target: object) -> AsyncResult[Any]:
+    """Reserve in the caller's transaction. Once that has committed the job is published, or else swept."""
+    task, once = publication.task, publication.task.oncelery
+    if publication.in_canvas:
+        raise ConfigurationError(
+            "within= is for a call that stands alone: start the canvas from a task that is called with within="
+        )
+    outbox = Outbox(once.ledger, target)
+    match outbox.ledger.reserve(publication.submission(), on_duplicate=publication.on_duplicate):
+        case Reserved(job):
+            return _to_be_published(publication, job, outbox)
+        case Existing(job) if publication.options.get("expires") and cancel_expired(once, job, ledger=outbox.ledger):
+            return publish_within(publication, target)
+        case Existing(job) if job.state.live and publication.on_duplicate is OnDuplicate.REJECT:
+            raise DuplicateTaskError(key=job.key, job_id=job.id, state=job.state)
+        case Existing(job):
+            return marked(task.AsyncResult(job.id), existing=True)
+
+
+def _to_be_published(publication: Publication, job: Job, outbox: Outbox) -> AsyncResult[Any]:
+    result = marked(publication.task.AsyncResult(publication.task_id), published=False)
+
+    def publish() -> None:
+        """Publish the job if the caller has committed; for one whose library tells nobody so."""
+        if not result.published:  # type: ignore[attr-defined]
+            result.published = _publish_if_there(publication, job, outbox)  # type: ignore[attr-defined]
+
+    result.publish = publish  # type: ignore[attr-defined]
+    outbox.afterwards(publish)
+    return result
+
+
+def _publish_if_there(publication: Publication, job: Job, outbox: Outbox) -> bool:
+    task = publication.task
+    try:
+        # Asked rather than inferred from what the caller did: a savepoint around the call may have been rolled back.
+        found = task.oncelery.ledger.get(job.id)
+        if found is None or found.state is not State.QUEUED or found.begun_at:
+            return False
+        outbox.ledger.tell()
+        if found.behind:
+            # The end of the job before it publishes it.
+            return False
+        # Over a connection of its own: the one that was given may be closed by now.
+        task.send(replace(publication, options={**publication.options, "producer": None}))
+    except Exception as error:  # noqa: BLE001 - the caller has committed, and has nothing to do with this
+        _logger.warning("could not publish job %s after the commit; the sweeper will: %s", job.id, error)
+        return False
+    return True
