@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
+
+from msgspec import Struct
 
 from oncelery.job import Job, Lease, State
 
 # reserve
 
 
-@dataclass(frozen=True, slots=True)
-class Reserved:
+class Reserved(Struct, frozen=True):
     """Accepted: publish it. Given again when the same submission is sent again before it has begun."""
 
     job: Job
 
 
-@dataclass(frozen=True, slots=True)
-class Existing:
+class Existing(Struct, frozen=True):
     """The key already has this job: live, or completed and within retention."""
 
     job: Job
 
 
-@dataclass(frozen=True, slots=True)
-class Mismatched:
+class Mismatched(Struct, frozen=True):
     """The key (or the id) belongs to this job, whose payload is another."""
 
     job: Job
@@ -35,8 +33,7 @@ class Mismatched:
 # begin
 
 
-@dataclass(frozen=True, slots=True)
-class Granted:
+class Granted(Struct, frozen=True):
     """Run it. The same holder asking again gets the same grant."""
 
     lease: Lease
@@ -48,66 +45,57 @@ class Granted:
     body: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Busy:
+class Busy(Struct, frozen=True):
     """Another run holds the job of this key: this very job, or another one; or, to `received`, opens its message."""
 
     job: Job
 
 
-@dataclass(frozen=True, slots=True)
-class Later:
+class Later(Struct, frozen=True):
     """Queued, but not to begin yet: its time has not come (`not_before`), or another job goes first (`behind`)."""
 
     job: Job
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(Struct, frozen=True):
     """Over: completed (replay its result) or buried. Nothing changed, but that a duplicate was counted."""
 
     job: Job
 
 
-@dataclass(frozen=True, slots=True)
-class Buried:
+class Buried(Struct, frozen=True):
     """Over, by this very call: it crashed too often, may not be taken over, or never starts. Next time: Finished."""
 
     job: Job
 
 
-@dataclass(frozen=True, slots=True)
-class Cancelled:
+class Cancelled(Struct, frozen=True):
     """Over: the job is cancelled."""
 
     job: Job
 
 
-@dataclass(frozen=True, slots=True)
-class Absent:
+class Absent(Struct, frozen=True):
     """Nothing is known of this job. To `begin` it, say so again with its body."""
 
 
 # renew, record
 
 
-@dataclass(frozen=True, slots=True)
-class Renewed:
+class Renewed(Struct, frozen=True):
     """Still ours, for another `duration` from the store's now."""
 
     until: datetime
     cancel_requested: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
+class Recorded(Struct, frozen=True):
     """Written under our lease."""
 
     cancel_requested: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Fenced:
+class Fenced(Struct, frozen=True):
     """No longer ours: another run has begun or the job has ended. Nothing was written."""
 
     #: None when the job is no longer known.
@@ -117,8 +105,7 @@ class Fenced:
 # settle
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(Struct, frozen=True):
     """Done, as asked, or as a pending cancellation turned it. The same settlement sent again is answered the same."""
 
     state: State
@@ -129,36 +116,31 @@ class Settled:
 # cancel, revive, discard, received
 
 
-@dataclass(frozen=True, slots=True)
-class Requested:
+class Requested(Struct, frozen=True):
     """The job is running; its run will see the request when it next renews or records."""
 
     job: Job
 
 
-@dataclass(frozen=True, slots=True)
-class Revived:
+class Revived(Struct, frozen=True):
     """Queued again, with its counters cleared and its steps kept: publish it."""
 
     job: Job
 
 
-@dataclass(frozen=True, slots=True)
-class NotBuried:
+class NotBuried(Struct, frozen=True):
     """Only a dead letter can be revived or discarded; this job is none."""
 
     job: Job
 
 
-@dataclass(frozen=True, slots=True)
-class Discarded:
+class Discarded(Struct, frozen=True):
     """The dead letter is one no more: it is cancelled, and nothing of it will run."""
 
     job: Job
 
 
-@dataclass(frozen=True, slots=True)
-class Counted:
+class Counted(Struct, frozen=True):
     """The delivery is noted; so many have led to a death instead of a run."""
 
     received: int

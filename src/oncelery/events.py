@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import ClassVar
 
+from msgspec import Struct
+
 from oncelery.job import Answer, Cause
 
 _logger = logging.getLogger("oncelery")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class Event(Struct, frozen=True, kw_only=True):
     """Something happened to a job; the verb that made it happen took so many seconds."""
 
     #: The event's word in metrics and logs.
@@ -29,23 +30,20 @@ class Event:
     attempt: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobAccepted(Event):
+class JobAccepted(Event, frozen=True, kw_only=True):
     """A submission became a job."""
 
     decision = "accepted"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DuplicateAnswered(Event):
+class DuplicateAnswered(Event, frozen=True, kw_only=True):
     """A duplicate was answered with a job that is there; `answer` is the word in the audit."""
 
     decision = "duplicate"
     answer: Answer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunBegan(Event):
+class RunBegan(Event, frozen=True, kw_only=True):
     """A run was granted its lease."""
 
     decision = "began"
@@ -53,30 +51,26 @@ class RunBegan(Event):
     recovered: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunDeclined(Event):
+class RunDeclined(Event, frozen=True, kw_only=True):
     """A run was not granted: it is too early, or the job is cancelled."""
 
     decision = "declined"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseLost(Event):
+class LeaseLost(Event, frozen=True, kw_only=True):
     """A run found that it is superseded; nothing of it is recorded any more."""
 
     decision = "fenced"
     fence: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobCompleted(Event):
+class JobCompleted(Event, frozen=True, kw_only=True):
     """A result was recorded."""
 
     decision = "completed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobReleased(Event):
+class JobReleased(Event, frozen=True, kw_only=True):
     """A run ended without finishing its job, which is queued again."""
 
     decision = "released"
@@ -84,45 +78,39 @@ class JobReleased(Event):
     delay: timedelta
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobBuried(Event):
+class JobBuried(Event, frozen=True, kw_only=True):
     """A job became a dead letter."""
 
     decision = "buried"
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobCancelled(Event):
+class JobCancelled(Event, frozen=True, kw_only=True):
     """A job was cancelled."""
 
     decision = "cancelled"
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CancelRequested(Event):
+class CancelRequested(Event, frozen=True, kw_only=True):
     """A running job was asked to end."""
 
     decision = "cancel requested"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobRevived(Event):
+class JobRevived(Event, frozen=True, kw_only=True):
     """A dead letter was queued again."""
 
     decision = "revived"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobDiscarded(Event):
+class JobDiscarded(Event, frozen=True, kw_only=True):
     """A dead letter was deleted."""
 
     decision = "discarded"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobSwept(Event):
+class JobSwept(Event, frozen=True, kw_only=True):
     """The sweeper takes a job whose message or worker seems lost, to publish it again."""
 
     decision = "swept"

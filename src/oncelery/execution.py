@@ -5,8 +5,10 @@ from __future__ import annotations
 import random
 import secrets
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from oncelery.answers import Absent, Buried, Busy, Cancelled, Fenced, Finished, Granted, Later, Settled
 from oncelery.errors import OnceleryError

@@ -1,13 +1,18 @@
-"""The nouns of the ledger: what is submitted, the job it becomes, the lease to run it."""
+"""The nouns of the ledger: what is submitted, the job it becomes, the lease to run it.
+
+These, the answers, settlements and events are msgspec's structs: frozen as dataclasses can be, and made in a tenth of
+the time, which counts where every task makes a dozen. Change one with `msgspec.structs.replace`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Generic, TypeVar
+
+from msgspec import Struct, field
 
 T = TypeVar("T")
 
@@ -87,8 +92,7 @@ class Answer(StrEnum):
     BURIED = "buried"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Submission:
+class Submission(Struct, frozen=True, kw_only=True):
     """Work offered under a key: by a publisher to `reserve`, by a worker to `begin`."""
 
     id: str
@@ -109,8 +113,7 @@ class Submission:
     durability: Durability = Durability.FAST
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lease:
+class Lease(Struct, frozen=True, kw_only=True):
     """The bounded right of one run. Ownership is (running, fence, holder); `until` only says when others may ask."""
 
     job_id: str
@@ -126,8 +129,7 @@ class Lease:
     durability: Durability = Durability.FAST
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class Failure(Struct, frozen=True, kw_only=True):
     """An exception as text; never revived as an object."""
 
     type: str
@@ -135,8 +137,7 @@ class Failure:
     traceback: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class Progress(Struct, frozen=True, kw_only=True):
     """How far a run says it has come."""
 
     done: float
@@ -145,8 +146,7 @@ class Progress:
     message: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class Attempt(Struct, frozen=True, kw_only=True):
     """A run that ended without finishing its job."""
 
     number: int
@@ -158,8 +158,7 @@ class Attempt:
     error: Failure | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class Job(Struct, frozen=True, kw_only=True):
     """One accepted submission, as the ledger knows it now."""
 
     id: str
@@ -205,8 +204,7 @@ class Job:
     duplicates: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Query:
+class Query(Struct, frozen=True, kw_only=True):
     """Which jobs to find, newest change first. Empty means any."""
 
     states: frozenset[State] = frozenset()
@@ -228,16 +226,14 @@ class Query:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Page(Generic[T]):
+class Page(Struct, Generic[T], frozen=True, kw_only=True):
     """Some of what was asked for, and the cursor that continues it (empty at the end)."""
 
     items: tuple[T, ...]
     cursor: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Duplicate:
+class Duplicate(Struct, frozen=True, kw_only=True):
     """One duplicate and what it was answered."""
 
     at: datetime
@@ -248,8 +244,7 @@ class Duplicate:
     answer: Answer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DuplicateCount:
+class DuplicateCount(Struct, frozen=True, kw_only=True):
     """How many duplicates of a task and scope were given an answer in one hour."""
 
     hour: datetime
@@ -259,8 +254,7 @@ class DuplicateCount:
     count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
+class Tally(Struct, frozen=True, kw_only=True):
     """How the ledger stands as a whole."""
 
     states: Mapping[State, int]

@@ -33,6 +33,8 @@ from oncelery.stores.base import Store
 
 E = TypeVar("E", bound=e.Event)
 
+NO_TIME = timedelta(0)
+
 _KEY = re.compile("[0-9a-f]{64}")
 _JOINED = {OnDuplicate.REJECT: Answer.REJECTED, OnDuplicate.TRAIL: Answer.AMENDED}
 
@@ -243,14 +245,14 @@ class Ledger:
     def _check(self, submission: Submission) -> None:
         if not _KEY.fullmatch(submission.key):
             raise ValueError(f"a key is 64 hex digits, made by oncelery.fingerprint, not {submission.key!r}")
-        for name in ("id", "task", "queue"):
-            if not getattr(submission, name):
-                raise ValueError(f"a submission needs its {name}")
+        if not (submission.id and submission.task and submission.queue):
+            raise ValueError(f"a submission needs its id, task and queue: {submission}")
         for name in ("id", "task", "queue", "scope", "caller"):
             self._limit(name, getattr(submission, name), self.limits.name)
-        if submission.delay < timedelta(0):
+        if submission.delay < NO_TIME:
             raise ValueError(f"a delay cannot be negative: {submission.delay}")
-        self._limit(f"body of job {submission.id!r}", submission.body or b"", self.limits.body)
+        if submission.body:
+            self._limit(f"body of job {submission.id!r}", submission.body, self.limits.body)
 
     def _limit(self, what: str, value: bytes | str, most: int) -> None:
         if len(value) > most:

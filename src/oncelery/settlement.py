@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, assert_never
+
+from msgspec import Struct
 
 from oncelery.errors import JobCancelledError, OutcomeUnknownError
 from oncelery.job import Cause, Failure, Reason
@@ -16,23 +17,20 @@ if TYPE_CHECKING:
 # What a run did.
 
 
-@dataclass(frozen=True, slots=True)
-class Returned:
+class Returned(Struct, frozen=True):
     """The body returned; `result` is its value, encoded."""
 
     result: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Raised:
+class Raised(Struct, frozen=True):
     """The body raised; `failure` is the error as text."""
 
     error: BaseException
     failure: Failure
 
 
-@dataclass(frozen=True, slots=True)
-class Postponed:
+class Postponed(Struct, frozen=True):
     """The task asked to go on later (`self.retry`), perhaps with another message body."""
 
     delay: timedelta
@@ -40,8 +38,7 @@ class Postponed:
     body: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Interrupted:
+class Interrupted(Struct, frozen=True):
     """The worker is stopping; the body did not end of its own."""
 
 
@@ -50,15 +47,13 @@ Outcome = Returned | Raised | Postponed | Interrupted
 # What becomes of its job.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Complete:
+class Complete(Struct, frozen=True, kw_only=True):
     """Record the result: it answers duplicates for the job's retention and stays readable for its history."""
 
     result: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Release:
+class Release(Struct, frozen=True, kw_only=True):
     """Back to the queue for `delay`. A handback gives its attempt back; a crash counts against `max_crashes`."""
 
     cause: Cause
@@ -68,16 +63,14 @@ class Release:
     body: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bury:
+class Bury(Struct, frozen=True, kw_only=True):
     """A dead letter, kept until a person revives or discards it."""
 
     reason: Reason
     error: Failure | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cancel:
+class Cancel(Struct, frozen=True, kw_only=True):
     """Ended by request; readable for the job's history."""
 
     reason: str

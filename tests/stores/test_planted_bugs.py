@@ -7,11 +7,11 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from planting import first_false_sentence
 
 from oncelery import answers as a

@@ -11,13 +11,13 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from types import FrameType
 
 import pytest
+from msgspec.structs import replace
 from redis import Redis, RedisError
 from redis.connection import AbstractConnection
 from redis.crc import key_slot

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from celery import Celery
+from msgspec.structs import replace
 
 from oncelery import Oncelery
 from oncelery import answers as a

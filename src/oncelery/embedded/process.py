@@ -31,7 +31,8 @@ LOOPBACK = "127.0.0.1"
 
 #: Free ports are taken from here, below the range from which Linux gives clients theirs (32768 and up): a client that
 #: reconnects to a killed server could be given the server's own port, connect to itself, and keep the port for ever.
-FREE_PORTS = range(20_000, 32_000)
+#: A node of a Redis cluster also takes the port that is 10,000 higher, so that one must not be a client's either.
+FREE_PORTS = range(10_000, 20_000)
 
 #: How many free ports are tried, should other programs take them between our look and the server's.
 PORT_TRIES = 5

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial
 from typing import Any, Protocol, Unpack, assert_never
+
+from msgspec.structs import replace
 
 from oncelery.answers import Absent, DiscardAnswer, Existing, NotBuried, ReviveAnswer, Revived
 from oncelery.errors import StoreUnavailableError

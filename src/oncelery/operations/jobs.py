@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Unpack
+
+from msgspec.structs import replace
 
 from oncelery.answers import CancelAnswer, Cancelled
 from oncelery.job import Job, Page, Query

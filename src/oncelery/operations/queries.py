@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypedDict, TypeVar
+
+from msgspec.structs import replace
 
 from oncelery.job import Page, Query, State
 
@@ -32,7 +33,7 @@ def query_of(query: Query | None, filters: Filters) -> Query:
     fields: dict[str, Any] = dict(filters)
     if "states" in fields:
         fields["states"] = _states(fields["states"])
-    unknown = fields.keys() - Query.__dataclass_fields__.keys()
+    unknown = fields.keys() - set(Query.__struct_fields__)
     if unknown:
         raise TypeError(f"no such filter: {', '.join(sorted(unknown))}")
     asked = replace(query or Query(), **fields)

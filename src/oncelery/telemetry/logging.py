@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import fields
+
+from msgspec.structs import asdict
 
 from oncelery import events as e
 from oncelery.job import Cause
@@ -45,5 +46,5 @@ def log(event: e.Event) -> None:
     elif isinstance(event, e.JobReleased) and event.cause is Cause.CRASH:
         level, line = CRASHED
     if _logger.isEnabledFor(level):
-        values = {field.name: getattr(event, field.name) for field in fields(event)}
+        values = asdict(event)
         _logger.log(level, line, values, extra={"decision": event.decision, **values})

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
+
+from msgspec.structs import replace
 
 from oncelery.answers import Granted
 from oncelery.job import (

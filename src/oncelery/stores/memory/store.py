@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import wraps
 from types import MappingProxyType
 from typing import Concatenate, ParamSpec, TypeVar, assert_never
+
+from msgspec.structs import replace
 
 from oncelery import answers as a
 from oncelery.job import (

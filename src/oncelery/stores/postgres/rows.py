@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, assert_never
 
+from msgspec.structs import replace
 from psycopg import sql
 from psycopg.adapt import PyFormat
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import struct
 from collections.abc import Callable
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -90,6 +93,7 @@ class Address:
         place = {"host": node[0], "port": node[1]} if node else {}
         connection = self._connection(**self._options | place)
         connection.connect()
+        _time_in_kernel(connection)
         return connection
 
     def _ask_sentinels(self) -> tuple[str, int]:
@@ -105,6 +109,19 @@ class Address:
             for client in asked.sentinels:
                 client.close()
         return str(host), int(port)
+
+
+def _time_in_kernel(connection: Connection) -> None:
+    """Have the kernel time a plain socket, where Python would ask it first, in a call of its own, each time."""
+    plain: Any = getattr(connection, "_sock", None)
+    # Not one of TLS, or one that lets other greenlets run while it waits.
+    if os.name != "posix" or type(plain).__module__ != socket.__name__ or not plain.gettimeout():
+        return
+    seconds, fraction = divmod(plain.gettimeout(), 1)
+    span = struct.pack("@ll", int(seconds), int(fraction * 1_000_000))
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        plain.setsockopt(socket.SOL_SOCKET, option, span)
+    plain.settimeout(None)
 
 
 def _count(option: str, value: str) -> int:

@@ -1,23 +1,24 @@
 -- begin: (absent with a body | queued | running with a lapsed lease) -> running, a higher fence
 -- in: now, the submission (see accept.lua; in it, 6 max_crashes, 7 hold), 5 holder, 6 worker, 7 lease,
 --     8 body (missing: none)
--- out: begun, fence, key, kind: a first grant, from the time that is its fence
+-- out: the fence alone: a first grant under the key that was given, from the time that is its fence
 --      | granted, fence, key, kind, attempt, crashes, lease_until, scope, '1' if a run was cut short, an amended body,
 --        steps (flat)
 --      | busy | later | finished | buried | cancelled | mismatched, and the job | absent
 
 --include shared.lua
-local id, holder, worker, lease = ARGV[2], ARGV[5], ARGV[6], ARGV[7]
+local id, key, holder, worker, lease = ARGV[2], ARGV[3], ARGV[5], ARGV[6], ARGV[7]
 
 -- The common case: a first run, to whose job nothing has happened before.
-local fields = call('HMGET', ns .. 'job:' .. id, 'plain', 'state', 'fence', 'key', 'kind', 'created_at')
-if fields[1] and fields[2] == QUEUED and tonumber(fields[3]) < now then
+local own = ns .. 'job:' .. id
+local fields = call('HMGET', own, 'plain', 'state', 'fence', 'key', 'kind', 'created_at')
+if fields[1] and fields[2] == QUEUED and fields[4] == key and tonumber(fields[3]) < now then
   local lease_until = now + lease
-  call('HSET', ns .. 'job:' .. id, 'state', RUNNING, 'fence', at, 'lease_until', digits(lease_until),
+  call('HSET', own, 'state', RUNNING, 'fence', at, 'lease_until', digits(lease_until),
     'holder', holder, 'worker', worker)
   call('ZADD', ns .. 'live:' .. fields[5], digits(RUNS + lease_until), id)
   call('ZADD', ns .. 'kinds', 'GT', fields[6], fields[5])
-  return { 'begun', at, fields[4], fields[5] }
+  return at
 end
 
 --include reading.lua

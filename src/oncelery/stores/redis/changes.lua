@@ -147,20 +147,20 @@ local function end_lapsed(job)
   finish(job, CANCELLED)
 end
 
--- What few jobs have is packed into one field, which is empty for all others.
-function pack_seldom(job)
+-- What few jobs have; nothing for all others.
+function seldom(job)
   local more = {
     scope = job.scope, digest = job.digest, crashes = job.crashes, past = job.past, behind = job.behind,
     trail_id = job.trail_id, reason = job.reason, error = job.error, progress = job.progress,
     settled_at = job.settled_at, attempt = job.attempt ~= '1' and job.attempt or nil,
-    fence = job.fence ~= job.begun_at and job.fence or nil, result = job.result == '' and job.result or nil,
+    fence = job.fence ~= job.begun_at and job.fence or nil,
   }
   for field, value in pairs(job) do
     if field:sub(1, 5) == 'step:' then
       more[field] = value
     end
   end
-  return next(more) and cmsgpack.pack(more) or ''
+  return next(more) and more
 end
 
 -- Delete all that leads to a finished job.

@@ -1,18 +1,16 @@
 -- How a job ends for good: from a hash of its own to an entry in the stream of its kind.
 
--- The fields always stand in this order: the server then keeps their names once for many entries. Times are told by
--- their distance, which is a small number; and "null", the result of most jobs, by nothing.
+-- Times are told by their distance, which is a small number; and "null", the result of most jobs, by nothing.
 local function add_entry(stream, stamp, number, job)
-  local more = ''
+  local more
   if not job.plain then
-    more = pack_seldom(job)
+    more = seldom(job)
   elseif job.settled_at then
-    more = cmsgpack.pack({ settled_at = job.settled_at })
+    more = { settled_at = job.settled_at }
   end
-  return redis.pcall('XADD', stream, stamp .. '-' .. number, 'id', job.id, 'key', job.key,
-    'created', digits(stamp - job.created_at), 'begun', job.begun_at and digits(stamp - job.begun_at) or '',
-    'holder', job.holder or '', 'worker', job.worker or '', 'caller', job.caller or '',
-    'result', job.result ~= 'null' and job.result or '', 'more', more)
+  return redis.pcall('XADD', stream, stamp .. '-' .. number, 'id', job.id, 'job', cmsgpack.pack({
+    job.key, stamp - job.created_at, job.begun_at and stamp - job.begun_at or false, job.holder or false,
+    job.worker or false, job.caller or false, job.result ~= 'null' and job.result or false, more }))
 end
 
 local function finish(job, state)

@@ -38,35 +38,33 @@ local function stream_of(place)
   return n, stamp .. '-' .. (present(number) or '0')
 end
 
--- The fields of an entry always stand in the order in which ending.lua writes them.
+-- What ending.lua has packed.
 local function unpack_entry(n, ending, entry)
   local stamp, number = entry[1]:match('^(%d+)%-(%d+)$')
-  local fields = entry[2]
+  local key, created, begun, holder, worker, caller, result, more = unpack(cmsgpack.unpack(entry[2][4]))
   local job = {
     place = n .. ('0'):rep(16 - #stamp) .. stamp .. (number ~= '0' and '-' .. number or ''),
     state = ending:match('^%l+'),
     kind = ending:match('^%l+(.*)$'),
     settled_at = stamp,
-    id = fields[2],
-    key = fields[4],
-    created_at = stamp - fields[6],
-    holder = present(fields[10]),
-    worker = present(fields[12]),
-    caller = present(fields[14]),
+    id = entry[2][2],
+    key = key,
+    created_at = stamp - created,
+    holder = holder or nil,
+    worker = worker or nil,
+    caller = caller or nil,
   }
   tell_kind(job)
-  if fields[8] ~= '' then
-    job.begun_at = digits(stamp - fields[8])
+  if begun then
+    job.begun_at = digits(stamp - begun)
     job.fence = job.begun_at
     job.attempt = '1'
   end
   if job.state == COMPLETED then
-    job.result = present(fields[16]) or 'null'
+    job.result = result or 'null'
   end
-  if fields[18] ~= '' then
-    for field, value in pairs(cmsgpack.unpack(fields[18])) do
-      job[field] = value
-    end
+  for field, value in pairs(more or {}) do
+    job[field] = value
   end
   job.changed_at = job.settled_at
   job.duplicates = call('HGET', ns .. 'repeats', job.place) or nil

@@ -2,7 +2,8 @@
 -- in: now, 2 id, 3 fence, 4 holder, 5 complete | release | bury | cancel, and then of
 --     complete: 6 result    release: 6 cause, 7 delay, 8 error, 9 body (missing: as before)
 --     bury: 6 reason, 7 error    cancel: 6 reason
--- out: settled, the state, the trailing job that may begin now | fenced, the state, '' if it is not known
+-- out: completed: and nothing else follows | settled, the state, the trailing job that may begin now
+--      | fenced, the state, '' if it is not known
 
 --include shared.lua
 --include ending.lua
@@ -15,7 +16,7 @@ if settlement == 'complete' and ARGV[6] ~= '' then
   if fields[1] and fields[2] == RUNNING and fields[3] == fence and fields[4] == holder then
     finish({ id = id, plain = '1', state = RUNNING, fence = fence, holder = holder, key = fields[5], kind = fields[6],
       created_at = fields[7], begun_at = fence, worker = fields[8], caller = fields[9], result = ARGV[6] }, COMPLETED)
-    return { 'settled', COMPLETED, '' }
+    return COMPLETED
   end
 end
 

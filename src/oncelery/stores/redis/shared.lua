@@ -55,4 +55,4 @@ local function bucket(index, packed)
 end
 
 -- For what is not plain; these are in changes.lua.
-local update, list, unlist, pack_seldom, let_follow, forget
+local update, list, unlist, seldom, let_follow, forget

@@ -50,6 +50,9 @@ from oncelery.stores.redis.scripts import Word
 #: What a job that begins for the first time has finished before.
 NO_STEPS: Mapping[str, bytes] = MappingProxyType({})
 
+#: How nearly every run is settled.
+COMPLETED = a.Settled(State.COMPLETED, "")
+
 _encode_offer = msgspec.msgpack.Encoder().encode
 
 #: The answers that are a name and a job, or a name alone.
@@ -98,7 +101,7 @@ class RedisStore:
         if submission.body is not None:
             inputs.append(submission.body)
         answer = self._server.run("begin", inputs, safe=submission.durability is Durability.SAFE)
-        if answer[0] == b"begun":
+        if isinstance(answer, bytes):
             return _begun(submission, holder, lease, answer)
         if answer[0] == b"granted":
             return _granted(submission, holder, lease, answer)
@@ -116,6 +119,8 @@ class RedisStore:
     def settle(self, lease: Lease, settlement: Settlement) -> a.SettleAnswer:
         inputs = [self._now(), *_claim(lease), *_terms(settlement)]
         answer = self._server.run("settle", inputs, safe=lease.durability is Durability.SAFE)
+        if answer == b"completed":
+            return COMPLETED
         name, state, next_id = answer
         if name == b"fenced":
             return a.Fenced(_state(state))
@@ -279,12 +284,11 @@ def _task(kind: bytes) -> str:
     return decode(kind, tuple[str, str, str, str])[0]
 
 
-def _begun(submission: Submission, holder: str, lease: timedelta, answer: Sequence[Any]) -> a.Granted:
-    _, fence, key, kind = answer
+def _begun(submission: Submission, holder: str, lease: timedelta, fence: bytes) -> a.Granted:
     held = Lease(
         job_id=submission.id,
-        key=unpack_key(key),
-        task=_task(kind),
+        key=submission.key,
+        task=submission.task,
         scope="",
         holder=holder,
         fence=int(fence),

@@ -91,7 +91,8 @@ def _how_it_waits(job: Job) -> Situation:
 def _fate_of_the_other(cell: Cell) -> State | None:
     if cell.verb in (Verb.RESERVE_AGAIN, Verb.BEGIN, Verb.BEGIN_AGAIN):
         return None
-    return {Reserved: State.QUEUED, Granted: State.RUNNING}.get(cell.answer)
+    states: dict[type, State] = {Reserved: State.QUEUED, Granted: State.RUNNING}
+    return states.get(cell.answer)
 
 
 # Situations: each gives the lease of the job's last run, if there was one.

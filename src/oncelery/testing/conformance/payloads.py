@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from oncelery.answers import Existing, Settled
 from oncelery.job import Cause, Failure, OnDuplicate, Progress, Query, Reason, State
