@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from celery import Celery
@@ -39,6 +40,7 @@ class Shop:
         self.app.conf.update(worker_prefetch_multiplier=1, accept_content=["json", BOMB], **settings)
         self.once = Oncelery(self.app)
         self.charge = self._task(charge)
+        self.charge_when_told = self._task(charge_when_told)
         self.charge_in_step = self._task(charge_in_step)
         self.pay = self._task(pay, retry_on=OSError, backoff=Backoff(first=timedelta(0), most=timedelta(0)))
         self.charge_slowly_at_first = self._task(charge_slowly_at_first)
@@ -59,6 +61,13 @@ def charge(order: str, seconds: float = 0.0) -> dict[str, str]:
     failpoint("mid-effect")
     _note(order)
     return receipt(order)
+
+
+def charge_when_told(order: str, sign: str) -> dict[str, str]:
+    """Take effect once a file is there."""
+    while not Path(sign).exists():
+        time.sleep(0.05)
+    return charge(order)
 
 
 def charge_in_step(order: str, seconds: float = 0.0) -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -15,20 +14,18 @@ from celery.worker import strategy
 from celery.worker.request import Request
 from celery.worker.state import task_ready
 
-from oncelery.answers import Buried, Busy, Cancelled, Counted, Finished, ReceivedAnswer, Settled
+from oncelery.answers import Buried, Busy, Cancelled, Finished, ReceivedAnswer, Settled
 from oncelery.celery.call import failure_of
+from oncelery.celery.opening import fail_buried, opened, tell
 from oncelery.celery.publishing import HEADER, job_id, publish_again, publish_or_leave
-from oncelery.errors import JobBuriedError, OnceleryError
-from oncelery.job import DISCARDED, Cause, Job, Reason, State
+from oncelery.errors import OnceleryError
+from oncelery.job import DISCARDED, Cause, Reason, State
 from oncelery.settlement import Raised, Release, decide
 
 if TYPE_CHECKING:
     from oncelery.celery.extension import Oncelery
 
 _logger = logging.getLogger("oncelery")
-
-#: The lease of one who has opened a message and lives.
-NO_TIME = timedelta(0)
 
 
 class GuardedRequest(Request):  # type: ignore[misc] # untyped in the stubs
@@ -49,7 +46,7 @@ class GuardedRequest(Request):  # type: ignore[misc] # untyped in the stubs
     def on_accepted(self, pid: Any, time_accepted: float) -> None:
         """Tell who opens a message that has come before; what it holds may be the death of all this worker."""
         if _has_come_before(self._message):
-            _tell(self._once, self._job_id, lease=self.task.policy.lease)
+            tell(self._once, self._job_id, lease=self.task.policy.lease)
         super().on_accepted(pid, time_accepted)
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
@@ -69,7 +66,7 @@ class GuardedRequest(Request):  # type: ignore[misc] # untyped in the stubs
         """Count the crash; whether the job is over, and its message with it."""
         lease = self._once.board.take_down(self._job_id)
         if lease is None:
-            return self._ends_buried(_tell(self._once, self._job_id))
+            return self._ends_buried(tell(self._once, self._job_id))
         try:
             self._once.ledger.settle(lease, Release(cause=Cause.CRASH))
         except OnceleryError as error:
@@ -81,7 +78,8 @@ class GuardedRequest(Request):  # type: ignore[misc] # untyped in the stubs
         if not isinstance(answer, Buried | Finished) or answer.job.state is not State.BURIED:
             return False
         task_ready(self)
-        end_buried(self.task, self.id, answer.job, self.acknowledge, request=self._context)
+        fail_buried(self.task.backend, self.id, answer.job, request=self._context)
+        self.acknowledge()
         return True
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
@@ -142,15 +140,12 @@ class GuardedRequest(Request):  # type: ignore[misc] # untyped in the stubs
 
 
 def guarded_strategy(task: Any, app: Any, consumer: Any, **options: Any) -> Any:
-    """Celery's strategy, but the ledger is told before a message that has come before is opened.
-
-    A payload that kills whoever reads it would otherwise do so for ever. Of a message that comes for the first time
-    nothing is told: it would cost every task a call.
-    """
+    """Celery's strategy, but the ledger is told before a message that has come before is opened."""
     receive = strategy.default(task, app, consumer, **options)
 
     def receive_guarded(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any, **more: Any) -> Any:
-        if _has_come_before(message) and not _opens(task, message, lambda: ack(_logger, consumer.connection_errors)):
+        if _has_come_before(message) and _is_over(task, message):
+            ack(_logger, consumer.connection_errors)
             return None
         return receive(message, body, ack, reject, callbacks, **more)
 
@@ -162,46 +157,24 @@ def _has_come_before(message: Any) -> bool:
     return bool(again and message.headers.get("id"))
 
 
-def _opens(task: Any, message: Any, acknowledge: Callable[[], None]) -> bool:
-    """Open a message under the eyes of the ledger; whether to go on, or its job is over and so is the message."""
+def _is_over(task: Any, message: Any) -> bool:
+    """Open the message; or not, because nothing will ever come of it, or of another copy sooner."""
     task_id = message.headers["id"]
     job = job_id(task, task_id, message.headers.get("replaced_task_nesting"))
-    match _tell(task.oncelery, job, lease=task.policy.lease):
+
+    def read() -> None:
+        # What cannot be read is for Celery to refuse; what can, it need not read again.
+        with suppress(Exception):
+            _ = message.payload
+
+    # Afterwards it waits, perhaps for long, until it is handed to a child: see on_accepted.
+    match opened(task.oncelery, job, task.policy.lease, read):
         case Busy():
             # Somebody opens a copy of it. If that is the death of them, the sweeper publishes another.
-            acknowledge()
-            return False
+            return True
         case Buried(letter) | Finished(letter) if letter.reason == Reason.NEVER_STARTED:
-            end_buried(task, task_id, letter, acknowledge)
-            return False
-        case Cancelled(letter) if letter.reason == DISCARDED:
-            acknowledge()
-            return False
-        case Counted():
-            # What cannot be read is for Celery to refuse.
-            with suppress(Exception):
-                _ = message.payload
-            # From here on it waits, perhaps for long, until it is handed to a child: see on_accepted.
-            _tell(task.oncelery, job, lease=NO_TIME)
-    return True
-
-
-def _tell(once: Oncelery, job_id: str, *, lease: timedelta | None = None) -> ReceivedAnswer | None:
-    """Tell the ledger of a delivery that has not led to a run; without a lease, that it has led to a death."""
-    # The death of the first one to open it may be one of which nothing was told.
-    limit = max(once.settings.max_received - 1, 0)
-    try:
-        return once.ledger.received(job_id, limit=limit, lease=lease)
-    except OnceleryError as error:
-        _logger.warning("could not tell the ledger of a delivery of job %s: %s", job_id, error)
-        return None
-
-
-def end_buried(task: Any, task_id: str, job: Job, acknowledge: Callable[[], None], request: Any = None) -> None:
-    """Tell Celery that a job failed for good, and let its message go.
-
-    Without a request, which takes reading the message, neither a chord nor errbacks hear of it.
-    """
-    error = JobBuriedError(f"job {job.id} is a dead letter ({job.reason})", key=job.key, job_id=job.id)
-    task.backend.mark_as_failure(task_id, error, request=request)
-    acknowledge()
+            fail_buried(task.backend, task_id, letter)
+            return True
+        case Cancelled(letter):
+            return letter.reason == DISCARDED
+    return False

@@ -19,9 +19,13 @@ from celery import bootsteps
 from celery.worker.consumer.tasks import Tasks
 from kombu.exceptions import OperationalError
 
+from oncelery.answers import Buried, Counted
+from oncelery.celery.message import Message
+from oncelery.celery.opening import fail_buried, opened
 from oncelery.celery.orphans import LOOK_EVERY, Orphans
 from oncelery.celery.publishing import publish_again
 from oncelery.errors import OnceleryError
+from oncelery.job import Job, State
 from oncelery.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -47,15 +51,27 @@ class Swept:
 
 def sweep(once: Oncelery, ledger: Ledger) -> Swept:
     """Publish what is due and delete what is past its history; one bad job does not keep back the others."""
-    due = ledger.due(limit=BATCH, empty_queues=empty_queues(once))
-    failed = 0
-    for job in due:
+    published = failed = 0
+    for job in ledger.due(limit=BATCH, empty_queues=empty_queues(once)):
         try:
-            publish_again(once, job, resent=True)
+            published += _publish(once, job)
         except Exception:
             failed += 1
             _logger.exception("could not publish job %s again", job.id)
-    return Swept(published=len(due) - failed, failed=failed, pruned=ledger.prune())
+    return Swept(published=published, failed=failed, pruned=ledger.prune())
+
+
+def _publish(once: Oncelery, job: Job) -> bool:
+    """Publish a job again; not one whose message kills whoever opens it, here as elsewhere."""
+    if job.state is State.QUEUED:
+        # Before it is published: who gets it must not find that it is being opened.
+        answer = opened(once, job.id, once.policy().lease, lambda: Message.unpack(once.app, job.body or b""))
+        if isinstance(answer, Buried):
+            fail_buried(once.app.backend, job.id, answer.job)
+        if not isinstance(answer, Counted):
+            return False
+    publish_again(once, job, resent=True)
+    return True
 
 
 def empty_queues(once: Oncelery) -> list[str]:

@@ -1,0 +1,55 @@
+"""Messages that may be the death of whoever opens them: the ledger is told before, and who lives tells it after.
+
+Reading a payload can take a process along, and the message then goes to the next one. Nothing is told of a message that
+comes for the first time, for that would cost every task a call.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from oncelery.answers import Counted, ReceivedAnswer
+from oncelery.errors import JobBuriedError, OnceleryError
+from oncelery.job import Job
+
+if TYPE_CHECKING:
+    from oncelery.celery.extension import Oncelery
+
+_logger = logging.getLogger("oncelery")
+
+#: The lease of one who has opened a message and lives.
+NO_TIME = timedelta(0)
+
+
+def opened(once: Oncelery, job_id: str, lease: timedelta, read: Callable[[], object]) -> ReceivedAnswer | None:
+    """Open a message under the eyes of the ledger, if it lets us: if it answers Counted."""
+    answer = tell(once, job_id, lease=lease)
+    if isinstance(answer, Counted):
+        try:
+            read()
+        finally:
+            tell(once, job_id, lease=NO_TIME)
+    return answer
+
+
+def tell(once: Oncelery, job_id: str, *, lease: timedelta | None = None) -> ReceivedAnswer | None:
+    """Tell the ledger of a delivery that has not led to a run; without a lease, that it has led to a death."""
+    # Of the first death nothing may have been told.
+    limit = max(once.settings.max_received - 1, 0)
+    try:
+        return once.ledger.received(job_id, limit=limit, lease=lease)
+    except OnceleryError as error:
+        _logger.warning("could not tell the ledger of a delivery of job %s: %s", job_id, error)
+        return None
+
+
+def fail_buried(backend: Any, task_id: str, job: Job, request: Any = None) -> None:
+    """Tell Celery that a job failed for good.
+
+    Without a request, which takes opening the message, neither a chord nor errbacks hear of it.
+    """
+    error = JobBuriedError(f"job {job.id} is a dead letter ({job.reason})", key=job.key, job_id=job.id)
+    backend.mark_as_failure(task_id, error, request=request)
