@@ -63,7 +63,8 @@ def test_a_child_that_stood_still_changes_nothing_after_another_has_taken_over(
     recorded = stage.job(job_id)
     os.kill(zombie, signal.SIGCONT)
 
-    assert eventually(lambda: fenced(stage, job_id) == {zombie}, SOON)
+    # Its parent may be told as well, when it renews for a child that seems to be starved.
+    assert eventually(lambda: zombie in fenced(stage, job_id), SOON)
     # The zombie does its next job as any other.
     assert stage.returned(stage.shop.charge.delay(f"after {order}").id, receipt(f"after {order}"))
     assert stage.job(job_id).result == recorded.result

@@ -45,6 +45,7 @@ LOOK_EVERY = 0.25
 #: When the lease was last renewed (by a clock that all processes of a machine share), by whom it is held, and its
 #: length as JSON.
 _HEAD = struct.Struct("<dii")
+_TIME = struct.Struct("<d")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +92,12 @@ class Board:
         """Tell the parent that this child has renewed its lease itself."""
         place = self._place()
         if place is not None:
-            _, pid, length = _HEAD.unpack_from(self._memory, place)
-            _HEAD.pack_into(self._memory, place, monotonic(), pid, length)
+            self.note_renewal(place)
+
+    def note_renewal(self, place: int) -> None:
+        """Note that the lease at this place was renewed just now."""
+        # Nothing but the time: the child may be showing another lease at this very moment.
+        _TIME.pack_into(self._memory, place, monotonic())
 
     def held(self) -> Iterator[Held]:
         """Read what the children hold."""
@@ -159,12 +164,18 @@ class Keeper(bootsteps.StartStopStep):
                 handback = held.lease.job_id in self._once.board.interrupted
                 self._let_go(held, Cause.HANDBACK if handback else Cause.CRASH)
             elif now - held.renewed_at > held.lease.duration.total_seconds() / 2 and not _is_stopped(held.pid):
-                late.append(held.lease)
+                late.append(held)
         if late:
-            try:
-                self._once.ledger.renew(late)
-            except OnceleryError as error:
-                _logger.warning("could not renew %d leases for children: %s", len(late), error)
+            self._renew(late)
+
+    def _renew(self, late: list[Held]) -> None:
+        try:
+            self._once.ledger.renew([held.lease for held in late])
+        except OnceleryError as error:
+            _logger.warning("could not renew %d leases for children: %s", len(late), error)
+            return
+        for held in late:
+            self._once.board.note_renewal(held.place)
 
     def _let_go(self, held: Held, cause: Cause) -> None:
         self._once.board.remove(held)
