@@ -57,8 +57,8 @@ class Durability(StrEnum):
     SAFE = "safe"
 
 
-#: Why a job is cancelled that was a dead letter; whoever cancels another gives a reason of their own.
-DISCARDED = "discarded"
+#: Why a job is cancelled that was a dead letter, and one that nobody can publish; who cancels another gives a reason.
+DISCARDED, LAPSED = "discarded", "lapsed"
 
 
 class Reason(StrEnum):

@@ -199,11 +199,14 @@ class Ledger:
         return answer
 
     def due(self, *, limit: int = 100, empty_queues: Collection[str] = ()) -> Sequence[Job]:
-        """Take jobs whose message or worker seems lost; the caller publishes them."""
+        """Take jobs whose message or worker seems lost; the caller publishes those that are live."""
         started = perf_counter()
         jobs = self.store.due(limit=limit, empty_queues=empty_queues)
         for job in jobs:
-            self._tell(e.JobSwept, job, started)
+            if job.state.live:
+                self._tell(e.JobSwept, job, started)
+            else:
+                self._tell(e.JobCancelled, job, started, reason=job.reason)
         return jobs
 
     # Reading and housekeeping

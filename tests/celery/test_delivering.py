@@ -11,7 +11,8 @@ from celery.exceptions import Reject, SoftTimeLimitExceeded
 from guarded.hand import Hand
 
 from oncelery import JobBuriedError, StoreUnavailableError, current_run
-from oncelery.job import Cause, Query, Reason, State
+from oncelery.job import Cause, Query, Reason, State, Submission
+from oncelery.policy import Policy
 
 
 def count(hand: Hand) -> int:
@@ -149,6 +150,34 @@ def test_a_job_that_a_worker_accepted_is_published_again_as_it_was_sent(hand: Ha
 
     assert (again.id, again.state, seen) == ("lost", None, ["lost"])
     assert again.headers["colour"] == "red"
+
+
+def test_the_sweeper_tells_celery_of_a_job_that_was_to_be_cancelled_when_its_worker_died(hand: Hand) -> None:
+    result = hand.tasks.joining.delay(hand.name())
+    job = hand.job(result)
+    hand.once.ledger.begin(Submission(id=job.id, key=job.key, task=job.task), Policy())
+    hand.once.jobs.cancel(job.id, reason="not wanted")
+    hand.clock.advance(hours=1)
+
+    swept = hand.once.sweep()
+
+    assert (swept.published, swept.failed) == (0, 0)
+    assert (hand.job(result).state, hand.job(result).reason) == (State.CANCELLED, "not wanted")
+    assert result.state == "REVOKED"
+
+
+def test_the_sweeper_does_not_publish_what_has_been_the_death_of_too_many(hand: Hand) -> None:
+    result = hand.tasks.joining.delay(hand.name())
+    for _ in range(hand.once.settings.max_received):
+        hand.once.ledger.received(result.id, limit=9)
+    before = hand.waiting()
+    hand.clock.advance(hours=2)
+
+    swept = hand.once.sweep()
+
+    assert (swept.published, swept.failed, hand.waiting()) == (0, 0, before)
+    assert hand.job(result).reason == Reason.NEVER_STARTED
+    assert result.state == "FAILURE"
 
 
 def test_a_worker_reads_a_resent_message_that_has_no_key(hand: Hand) -> None:

@@ -191,6 +191,17 @@ def test_what_the_sweeper_takes_is_told_for_each_job(ledger: Ledger, heard: list
     assert words(heard) == ["accepted", "swept"]
 
 
+def test_what_the_sweeper_finds_to_be_cancelled_is_told(ledger: Ledger, heard: list[e.Event], clock: FakeClock) -> None:
+    begin(ledger)
+    ledger.cancel("job-1", reason="not wanted")
+    clock.advance(seconds=31)
+
+    (job,) = ledger.due()
+
+    assert (job.state, job.reason) == (State.CANCELLED, "not wanted")
+    assert words(heard)[-1] == "cancelled"
+
+
 def test_each_run_has_a_holder_of_its_own(ledger: Ledger, clock: FakeClock) -> None:
     ledger.reserve(CHARGE)
     first = begin(ledger)

@@ -25,7 +25,7 @@ from oncelery.celery.opening import fail_buried, opened
 from oncelery.celery.orphans import LOOK_EVERY, Orphans
 from oncelery.celery.publishing import publish_again
 from oncelery.errors import OnceleryError
-from oncelery.job import Job, State
+from oncelery.job import LAPSED, Job, State
 from oncelery.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -63,6 +63,11 @@ def sweep(once: Oncelery, ledger: Ledger) -> Swept:
 
 def _publish(once: Oncelery, job: Job) -> bool:
     """Publish a job again; not one whose message kills whoever opens it, here as elsewhere."""
+    if not job.state.live:
+        # It was to be cancelled, and its worker died before it was. (A call that has lapsed has no result of its own.)
+        if job.reason != LAPSED:
+            once.app.backend.mark_as_revoked(job.id, job.reason)
+        return False
     if job.state is State.QUEUED:
         # Before it is published: who gets it must not find that it is being opened.
         answer = opened(once, job.id, once.policy().lease, lambda: Message.unpack(once.app, job.body or b""))

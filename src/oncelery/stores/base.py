@@ -144,8 +144,7 @@ class Store(Protocol):
     def due(self, *, limit: int, empty_queues: Collection[str] = ()) -> Sequence[Job]:
         """Take up to `limit` jobs that should be published now, and set each its next check in the same step.
 
-        - running under a lapsed lease (its worker is gone); if a cancel is requested, it ends here as cancelled and is
-          not answered.
+        - running under a lapsed lease (its worker is gone); if a cancel is requested, it ends here as cancelled.
         - queued, its message `PUBLISH_GRACE` overdue, and missing by a sign: the broker's queue is empty, or a job
           sent to the same queue later has begun (the watermark), or `SLOW_CHECK` has passed.
           Not one that waits `behind` another: that one's end makes it due.
@@ -153,7 +152,8 @@ class Store(Protocol):
 
         A queued job counts as sent when it was reserved, released, revived or freed from waiting `behind`, plus its
         delay. Neither state nor fence changes: a slow holder may still win until someone begins.
-        A job with an empty body is never answered: where another would be, it ends as cancelled, "lapsed".
+        A job with an empty body is never published: where another would be, it ends as cancelled, "lapsed".
+        What ends here is answered as well, as it is then; it does not count towards the limit.
         """
 
     def get(self, job_id: str) -> Job | None:

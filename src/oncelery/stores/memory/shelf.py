@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from oncelery.job import Cause, Job, State, Submission
+from oncelery.job import LAPSED, Cause, Job, State, Submission
 from oncelery.stores.memory.entry import EPOCH, Entry
 
 
@@ -85,7 +85,7 @@ class Shelf:
         if entry.job.state is State.RUNNING:
             entry.end_run(now, Cause.LAPSE)
         entry.supersede()
-        entry.cancel(now, entry.cancel_reason or "lapsed")
+        entry.cancel(now, entry.cancel_reason or LAPSED)
         return self.ended(now, entry)
 
     def forget(self, job: Job) -> None:

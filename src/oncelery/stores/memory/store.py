@@ -290,16 +290,17 @@ class MemoryStore:
     @atomic
     def due(self, now: datetime, *, limit: int, empty_queues: Collection[str] = ()) -> Sequence[Job]:
         taken: list[Job] = []
+        ended: list[Job] = []
         for entry in sorted(self._shelf.entries.values(), key=lambda entry: entry.next_check):
             queue = entry.job.queue
             if not entry.missing(now, queue_is_empty=queue in empty_queues, watermark=self._shelf.watermark(queue)):
                 continue
             if entry.job.body == b"" or (entry.lapsed(now) and entry.job.cancel_requested):
-                self._shelf.end_lapsed(now, entry)
+                ended.append(self._shelf.end_lapsed(now, entry))
             elif len(taken) < limit:
                 entry.resend(now)
                 taken.append(entry.job)
-        return taken
+        return taken + ended
 
     # Reading and housekeeping
 

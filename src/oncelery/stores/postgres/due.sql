@@ -1,6 +1,6 @@
 -- due: queued and its message missing, or running with a lapsed lease -> the same, with its next check set
 --      the same, but never to be published, or running and to be cancelled -> cancelled
--- in: limit, the broker's empty queues, now (null = server clock)     out: the jobs to publish, most overdue first
+-- in: limit, the broker's empty queues, now (null = server clock)     out: the jobs that have ended; then those to publish, most overdue first
 --
 -- Waits for no lock: what somebody else has in hand is not lost. Each row is looked at again once it is ours, because
 -- another sweeper, or a worker, may have had it since. It reads all watermarks, which costs a fortune where scans are off
@@ -20,7 +20,7 @@ BEGIN
   LOOP
     -- First the row, then the key is the wrong order; it is safe because this does not wait.
     IF pg_try_advisory_xact_lock(lock_of(job.key)) THEN
-      PERFORM end_lapsed(job, now);
+      RETURN NEXT end_lapsed(job, now);
     END IF;
   END LOOP;
 

@@ -1,13 +1,13 @@
 -- due: (running with a lapsed lease | queued, its message missing) -> the same, with a later check;
 --      one that can never be published, or a lapsed run whose cancellation is asked for -> cancelled
 -- in: now, 2 limit, then the queues that are empty
--- out: the jobs to publish, those that should have been checked longest ago first
+-- out: the jobs to publish, those that should have been checked longest ago first; then those that have ended
 
 --include shared.lua
 --include reading.lua
 --include ending.lua
 --include changes.lua
-local limit, taken, ended = tonumber(ARGV[2]), {}, 0
+local limit, taken, ended = tonumber(ARGV[2]), {}, {}
 local kinds = call('ZRANGE', ns .. 'kinds', 0, -1, 'WITHSCORES')
 
 local function take(id, index)
@@ -17,7 +17,7 @@ local function take(id, index)
     call('ZREM', index, id)
   elseif body_of(job) == '' or (lapsed(job) and job.cancel_requested) then
     end_lapsed(job)
-    ended = ended + 1
+    ended[#ended + 1] = told(job)
   else
     local resent = (job.resent or 0) + 1
     local check = now + math.min(PUBLISH_GRACE * 2 ^ resent, SLOW_CHECK)
@@ -54,7 +54,7 @@ repeat
     look(found, ns .. 'live:' .. kinds[i], RUNS, RUNS + now, -RUNS)
     look(found, ns .. 'live:' .. kinds[i], 0, now - SLOW_CHECK, SLOW_CHECK)
   end
-until take_all(found) == 0 or #taken == limit or ended > ENDED_AT_ONCE
+until take_all(found) == 0 or #taken == limit or #ended > ENDED_AT_ONCE
 
 -- Those that a sign tells of: the queue is empty, or one that was sent to it later has begun.
 local sent_before = {}
@@ -72,4 +72,7 @@ for i = 1, #kinds, 2 do
   look(missing, ns .. 'delayed:' .. kinds[i], 0, newest, 0)
 end
 take_all(missing)
+for _, job in ipairs(ended) do
+  taken[#taken + 1] = job
+end
 return taken

@@ -180,7 +180,7 @@ def _reserve_other(on_duplicate: OnDuplicate, store: Store, _clock: FakeClock, _
 def _due(store: Store, clock: FakeClock, _lease: Lease) -> Taken | Left:
     clock.advance(seconds=PUBLISH_GRACE.total_seconds())
     taken = store.due(limit=10, empty_queues={"celery"})
-    return Taken() if JOB in {job.id for job in taken} else Left()
+    return Taken() if JOB in {job.id for job in taken if job.state.live} else Left()
 
 
 VERBS: Mapping[Verb, Callable[[Store, FakeClock, Lease], object]] = {

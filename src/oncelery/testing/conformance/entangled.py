@@ -145,7 +145,7 @@ class Entangled(Fixtures):
         release(store, running(store, work(body=b"")), Cause.HANDBACK)
         clock.now += SLOW_CHECK
 
-        assert list(store.due(limit=10)) == []
+        assert list(store.due(limit=10)) == [seen(store)]
         assert (seen(store).state, seen(store).reason) == (State.CANCELLED, "lapsed")
         assert [attempt.cause for attempt in seen(store).past] == [Cause.HANDBACK]
 

@@ -263,7 +263,7 @@ class Comparison(RuleBasedStateMachine):
         """A live job is published again one day, or ends: otherwise it would be lost."""
         self.clock.now += LONG
         before = {job.id for job in self.jobs(self.store) if job.state.live and not job.behind}
-        taken = {job.id for job in self.store.due(limit=ALL)}
+        taken = {job.id for job in self.store.due(limit=ALL) if job.state.live}
         assert before - {job.id for job in self.jobs(self.store) if not job.state.live} == taken
 
     # How it is done

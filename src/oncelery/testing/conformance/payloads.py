@@ -78,8 +78,8 @@ class Payloads(Fixtures):
         clock.now += PUBLISH_GRACE
 
         assert granted(store, work("taken over", "key 2")).body == value == seen(store, "taken over").body
-        # An empty one is never published.
-        assert [job.body for job in store.due(limit=10, empty_queues={"celery"})] == [value] * bool(value)
+        # Of an empty one there is nothing to publish: it ends.
+        assert [job.body for job in store.due(limit=10, empty_queues={"celery"})] == [value or None]
 
     def test_no_body_is_not_an_empty_one(self, store: Store) -> None:
         accepted(store, "none", "key 1", body=None)

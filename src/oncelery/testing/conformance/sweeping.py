@@ -34,7 +34,7 @@ EMPTY = frozenset({"celery"})
 
 def swept(store: Store, *, limit: int = 100, empty: frozenset[str] = frozenset()) -> list[str]:
     """Give the ids of the jobs that are due now."""
-    return [job.id for job in store.due(limit=limit, empty_queues=empty)]
+    return [job.id for job in store.due(limit=limit, empty_queues=empty) if job.state.live]
 
 
 class LostMessages(Fixtures):
