@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from sqlalchemy import orm
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, create_async_engine
 
-from oncelery import ConfigurationError, FingerprintError, RowError, insert_once
+from oncelery import ConfigurationError, FingerprintError, RowError, current_run, insert_once
 from oncelery.sql import batches
 from oncelery.testing.servers import PostgresServer
 
@@ -472,3 +472,17 @@ def test_other_databases_are_refused_by_name(sqlite_engine: sa.Engine) -> None:
 def test_psycopg_takes_a_table_by_its_name(raw: psycopg.Connection[Any]) -> None:
     with pytest.raises(ConfigurationError, match="through psycopg a table is written to by its name"):
         insert_once(raw, tickets, [ticket(1)], "number")
+
+
+def test_a_batch_may_be_committed_together_with_its_job(postgres: PostgresServer) -> None:
+    url = postgres.create_database()
+    with psycopg.connect(url) as connection:
+        connection.execute("CREATE TABLE tickets (idempotency_key text UNIQUE, number int)")
+        connection.commit()
+        rows = [{"number": number} for number in range(batches.FEW_VALUES)]
+
+        with current_run().transaction(connection):
+            insert_once(connection, "tickets", rows, "number")
+        connection.rollback()
+
+        assert connection.execute("SELECT count(*) FROM tickets").fetchone() == (len(rows),)
