@@ -127,6 +127,7 @@ class Transaction:
         try:
             self._caller.commit()
         except Exception as error:
+            failpoint("no-reply-to-commit")
             if is_refusal(error):
                 self._run.in_doubt = False
                 self._undo()
