@@ -19,7 +19,7 @@ from faults.clerk import Office, office_of, receipt
 from faults.scene import SOON
 from faults.traps import Trap
 from faults.workers import Worker
-from oncelery.embedded.process import eventually
+from oncelery.embedded.process import ServerProcess, eventually
 from oncelery.job import Cause, State
 from oncelery.sql import inbox
 from oncelery.testing.proxy import FaultProxy
@@ -112,8 +112,8 @@ def shaken(
         yield (
             office,
             {
-                "database": lambda: (private_postgres.kill(), private_postgres.restart()),
-                "store": lambda: (store.kill(), store.restart()),
+                "database": lambda: kill_and_restart(private_postgres),
+                "store": lambda: kill_and_restart(store),
             },
         )
 
@@ -135,7 +135,7 @@ def test_each_job_adds_one_row_and_one_amount_while_everything_is_killed(
     strike = {
         **strike,
         "child": lambda: kill_a_child(worker, chance),
-        "worker": lambda: (worker.kill(), worker.restart()),
+        "worker": lambda: kill_and_restart(worker),
     }
     orders = [f"order-{number}" for number in range(count)]
     kinds = ("psycopg", "connection", "session", "engine")
@@ -159,6 +159,11 @@ def has_entered(books: Books, count: int) -> bool:
     with suppress(sqlalchemy.exc.DBAPIError):
         return len(books.entries) >= count
     return False
+
+
+def kill_and_restart(server: ServerProcess) -> None:
+    server.kill()
+    server.restart()
 
 
 def kill_a_child(worker: Worker, chance: random.Random) -> None:

@@ -30,6 +30,8 @@ from oncelery.testing.failpoints import Failpoint, armed
 from oncelery.testing.proxy import FaultProxy
 from oncelery.testing.servers import PostgresServer
 
+AUTOCOMMIT: Any = {"isolation_level": "AUTOCOMMIT"}
+
 TARGETS = ["psycopg", "connection", "session", "engine"]
 
 
@@ -282,6 +284,20 @@ def test_a_ledger_that_has_forgotten_a_job_does_not_have_it_done_again(apart: Sh
     assert shop.is_paid_once
 
 
+@pytest.mark.parametrize("kind", ["connection", "session", "engine"])
+def test_a_database_that_is_away_is_told_as_the_library_tells_it(shop: Shop, kind: str) -> None:
+    away = Books("postgresql://nobody@127.0.0.1:1/books?connect_timeout=2")
+
+    def charge(order: str) -> None:
+        with away.target(kind) as target, current_run().transaction(target) as tx:
+            pay(tx.connection, order)
+
+    job_id = shop.task(charge).delay(ORDER).id
+
+    assert isinstance(shop.hand.deliver().value, sqlalchemy.exc.OperationalError)
+    assert state(shop, job_id) is State.BURIED
+
+
 # What the block is
 
 
@@ -429,6 +445,40 @@ def test_what_was_read_before_the_block_does_not_disturb_it(shop: Shop, kind: st
     shop.hand.deliver()
 
     assert shop.is_paid_once
+
+
+@pytest.mark.parametrize("kind", ["connection", "session"])
+def test_a_transaction_that_the_caller_has_begun_is_committed_too(shop: Shop, kind: str) -> None:
+    def charge(order: str) -> None:
+        with shop.books.target(kind) as target, target.begin(), current_run().transaction(target) as tx:
+            pay(tx.connection, order)
+
+    job_id = shop.task(charge).delay(ORDER).id
+
+    shop.hand.deliver()
+
+    assert shop.is_paid_once
+    assert state(shop, job_id) is State.COMPLETED
+
+
+def test_a_connection_stays_usable_whatever_strikes(shop: Shop, tmp_path: Path) -> None:
+    with psycopg.connect(shop.books.url) as connection, orm.Session(shop.books.engine) as session:
+
+        def charge(order: str) -> None:
+            with current_run().transaction(connection if order == "first" else session) as tx:
+                pay(tx.connection, order)
+
+        task = shop.task(charge)
+        with armed(Failpoint("before-commit", "raise", tmp_path, times=2)):
+            for order in ("first", "second"):
+                task.delay(order)
+                shop.hand.deliver()
+
+        pay(connection, "third")
+        connection.commit()
+        pay(session, "fourth")
+        session.commit()
+    assert shop.books.entries == ["fourth", "third"]
 
 
 def test_a_scoped_session_is_one(shop: Shop) -> None:
@@ -582,6 +632,24 @@ def test_asynchronous_targets_are_refused_by_name() -> None:
 def test_other_databases_are_refused_by_name() -> None:
     with pytest.raises(ConfigurationError, match="postgresql and sqlite, not mysql"):
         inbox.ddl("mysql")
+
+
+@pytest.mark.parametrize("how", ["engine", "connection", "sqlite"])
+def test_a_connection_that_commits_each_statement_is_refused(shop: Shop, how: str) -> None:
+    url = "sqlite://" if how == "sqlite" else shop.books.engine.url
+    engine = sqlalchemy.create_engine(url, **({} if how == "connection" else AUTOCOMMIT))
+
+    def charge(order: str) -> None:
+        with engine.connect().execution_options(**AUTOCOMMIT) as connection:
+            target = connection if how == "connection" else engine
+            with current_run().transaction(target) as tx:
+                pay(tx.connection, order)
+
+    shop.task(charge).delay(ORDER)
+
+    assert "commits each statement on its own" in str(shop.hand.deliver().value)
+    assert shop.is_unpaid
+    engine.dispose()
 
 
 def test_what_is_no_target_is_refused_by_name() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -88,7 +89,7 @@ def caller_of(target: object) -> Caller:
         if isinstance(target, sqlalchemy.Connection):
             return _Connection(target)
         if isinstance(target, sqlalchemy.Engine):
-            return _Connection(target.connect(), ours=True)
+            return _Engine(target)
     raise refusal(target)
 
 
@@ -113,11 +114,13 @@ class _Psycopg:
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self.connection = connection
+        self._block: AbstractContextManager[object] | None = None
 
     def begin(self) -> None:
         # Inside this block psycopg itself refuses a commit of the caller's.
-        self._block = self.connection.transaction()
-        self._block.__enter__()
+        block = self.connection.transaction()
+        block.__enter__()
+        self._block = block
 
     def flush(self) -> None:
         pass
@@ -136,7 +139,7 @@ class _Psycopg:
     def commit(self) -> None:
         from psycopg import ProgrammingError  # noqa: PLC0415 - optional
 
-        self._block.__exit__(None, None, None)
+        self._leave()
         try:
             # It may have begun before, with a statement of the caller's.
             self.connection.commit()
@@ -148,7 +151,13 @@ class _Psycopg:
     def rollback(self) -> None:
         from psycopg import Rollback  # noqa: PLC0415 - optional
 
-        self._block.__exit__(Rollback, Rollback(), None)
+        self._leave(Rollback())
+        self.connection.rollback()
+
+    def _leave(self, error: BaseException | None = None) -> None:
+        block, self._block = self._block, None
+        if block is not None:
+            block.__exit__(type(error) if error else None, error, None)
 
     def end(self) -> None:
         pass
@@ -158,14 +167,13 @@ class _Psycopg:
 
 
 class _Connection:
-    """One of SQLAlchemy's; `ours` if it was opened for the block."""
+    """One of SQLAlchemy's, as are those below."""
 
     #: The event before a commit, on what the caller writes with.
     _committing = "commit"
 
-    def __init__(self, connection: sqlalchemy.Connection | orm.Session, *, ours: bool = False) -> None:
+    def __init__(self, connection: sqlalchemy.Connection | orm.Session | None) -> None:
         self.connection: Any = connection
-        self._ours = ours
         self._ending = False
 
     @property
@@ -180,6 +188,7 @@ class _Connection:
     def begin(self) -> None:
         from sqlalchemy import event  # noqa: PLC0415 - optional
 
+        _refuse_autocommit(self._link)
         if not self._link.in_transaction():
             self._link.begin()
         event.listen(self.connection, self._committing, self._watch)
@@ -210,9 +219,8 @@ class _Connection:
     def end(self) -> None:
         from sqlalchemy import event  # noqa: PLC0415 - optional
 
-        event.remove(self.connection, self._committing, self._watch)
-        if self._ours:
-            self.connection.close()
+        if event.contains(self.connection, self._committing, self._watch):
+            event.remove(self.connection, self._committing, self._watch)
 
     def when_given_back(self, act: Callable[[], object]) -> bool:
         from sqlalchemy import event  # noqa: PLC0415 - optional
@@ -222,6 +230,25 @@ class _Connection:
         if not event.contains(self._link.engine, "checkin", _given_back):
             event.listen(self._link.engine, "checkin", _given_back)
         return True
+
+
+class _Engine(_Connection):
+    def __init__(self, engine: sqlalchemy.Engine) -> None:
+        super().__init__(None)
+        self._engine = engine
+
+    def begin(self) -> None:
+        self.connection = self.connection or self._engine.connect()
+        super().begin()
+
+    def rollback(self) -> None:
+        if self.connection is not None:
+            super().rollback()
+
+    def end(self) -> None:
+        if self.connection is not None:
+            super().end()
+            self.connection.close()
 
 
 class _Session(_Connection):
@@ -234,6 +261,16 @@ class _Session(_Connection):
 
     def flush(self) -> None:
         self.connection.flush()
+
+
+def _refuse_autocommit(link: sqlalchemy.Connection) -> None:
+    chosen = link.get_execution_options().get("isolation_level") or getattr(
+        link.dialect, "_on_connect_isolation_level", ""
+    )
+    if chosen == "AUTOCOMMIT" or getattr(link.connection.driver_connection, "autocommit", False) is True:
+        raise ConfigurationError(
+            "this connection commits each statement on its own: give run.transaction(...) one without AUTOCOMMIT"
+        )
 
 
 def _given_back(_: object, record: Any) -> None:  # noqa: ANN401 - SQLAlchemy's own

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
@@ -78,19 +79,21 @@ class Transaction:
         try:
             if self._failure is None:
                 self._end()
-                return
+            else:
+                self._give_up(self._failure)
+        except BaseException:
+            # Harmless where it is committed or undone already.
             self._undo()
-            if isinstance(self._failure, Exception):
-                self._stop_if_committed(self._failure)
-            if error is None:
-                # A block inside has left something half done, and whoever caught its error would commit that.
-                raise self._failure
+            raise
         finally:
             self._caller.end()
+        if error is None and self._failure:
+            # A block inside has left something half done: whoever caught its error must not take that for done.
+            raise self._failure
 
     def _begin(self) -> None:
-        self._caller.begin()
         try:
+            self._caller.begin()
             self._record = _record_of(self._run, self._caller)
             if self._run.attempt > 1:
                 self._stop_if_committed()
@@ -102,15 +105,10 @@ class Transaction:
 
     def _end(self) -> None:
         run = self._run
-        try:
-            result = run.write(self.result)
-            self._caller.flush()
-            # Last of all, so that the ledger's rows are locked for no longer than a commit takes.
-            ours = self._record.write(result)
-        except BaseException:
-            self._undo()
-            raise
-        if not ours:
+        result = run.write(self.result)
+        self._caller.flush()
+        # Last of all, so that the ledger's rows are locked for no longer than a commit takes.
+        if not self._record.write(result):
             self._undo()
             self._stop_if_committed()
             raise LeaseLostError(key=run.key, job_id=run.job_id)
@@ -130,7 +128,6 @@ class Transaction:
             failpoint("no-reply-to-commit")
             if is_refusal(error):
                 self._run.in_doubt = False
-                self._undo()
                 raise
             raise StoreUnavailableError(
                 f"job {self._run.job_id}: the database did not say whether it has committed. "
@@ -143,18 +140,20 @@ class Transaction:
         except Exception as error:  # noqa: BLE001 - the connection is gone, and the transaction with it
             _logger.warning("could not roll back the transaction of job %s: %s", self._run.job_id, error)
 
-    def _stop_if_committed(self, error: Exception | None = None) -> None:
-        """End the task if its effect is there: what stood in the way of this run may be the effect itself."""
-        try:
-            result = self._record.find()
-        except Exception:
-            if error is None:
-                raise
-            return
-        if result is not None:
+    def _give_up(self, failure: BaseException) -> None:
+        self._undo()
+        if isinstance(failure, Exception):
+            with suppress(Exception):  # it is the failure that is told
+                # What stood in the way may be the effect itself, which another run has committed.
+                self._stop_if_committed()
             self._undo()
+
+    def _stop_if_committed(self) -> None:
+        """End the task if its effect is there."""
+        result = self._record.find()
+        if result is not None:
             self._run.effect = Effect(result)
-            raise EffectCommitted from error
+            raise EffectCommitted
 
 
 class _Record(Protocol):
