@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import ledgers
@@ -143,18 +143,19 @@ BUGS = {
     ),
 }
 
-#: Locks that are not taken: the file, what stands there, what is planted instead, and the race that tells.
+#: Locks that are not taken: the file, the lock and what stands there instead, a pause between the look and the write
+#: that makes those meet who would wait for one another, and the race that tells.
 UNLOCKED = {
     "a key is not locked": (
         "entry.sql",
-        "PERFORM pg_advisory_xact_lock(lock_of(p_key));",
-        "",
+        {"PERFORM pg_advisory_xact_lock(lock_of(p_key));": ""},
+        {"  RETURN NULL;\nEND $$;": "  PERFORM pg_sleep(0.2);\n  RETURN NULL;\nEND $$;"},
         "test_of_many_begins_of_an_unknown_key_one_is_granted",
     ),
     "a due job is not locked": (
         "due.sql",
-        "FOR UPDATE",
-        "--",
+        {"FOR UPDATE": "--"},
+        {"LOOP\n    UPDATE jobs SET": "LOOP\n    PERFORM pg_sleep(0.01);\n    UPDATE jobs SET"},
         "test_no_sweeper_takes_what_another_has_taken",
     ),
 }
@@ -185,7 +186,7 @@ def test_the_suite_catches(bug: str, database: psycopg.Connection, monkeypatch: 
     file, old, new, first = BUGS[bug]
 
     with monkeypatch.context() as bugged:
-        bugged.setattr(schema, "functions", functools.partial(planted, file, old, new))
+        bugged.setattr(schema, "functions", functools.partial(planted, file, {old: new}))
         bugged_ledger = functools.partial(opener, database, f"bug_{list(BUGS).index(bug)}")
         caught = first_false_sentence(bugged_ledger, first=first)
 
@@ -196,12 +197,13 @@ def test_the_suite_catches(bug: str, database: psycopg.Connection, monkeypatch: 
 
 @pytest.mark.parametrize("bug", UNLOCKED)
 def test_the_races_catch_that(bug: str, database: psycopg.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
-    file, old, new, race = UNLOCKED[bug]
-    monkeypatch.setattr(schema, "functions", functools.partial(planted, file, old, new))
-    namespace = f"unlocked_{list(UNLOCKED).index(bug)}"
+    file, unlocked, pause, race = UNLOCKED[bug]
+    number = list(UNLOCKED).index(bug)
 
-    # Chance has a hand in a race: it is run until it goes wrong.
-    assert any(_goes_wrong(race, opener(database, namespace)) for _ in range(50))
+    monkeypatch.setattr(schema, "functions", functools.partial(planted, file, unlocked | pause))
+    assert _goes_wrong(race, opener(database, f"unlocked_{number}"))
+    monkeypatch.setattr(schema, "functions", functools.partial(planted, file, pause))
+    assert not _goes_wrong(race, opener(database, f"locked_{number}"))
 
 
 def _goes_wrong(race: str, open_ledger: Opener) -> bool:
@@ -218,11 +220,13 @@ def _goes_wrong(race: str, open_ledger: Opener) -> bool:
     return False
 
 
-def planted(file: str, old: str, new: str) -> list[Planted]:
+def planted(file: str, changes: Mapping[str, str]) -> list[Planted]:
     """Give the files of the schema, with something else in one of them."""
     texts = {source.name: source.read_bytes().decode() for source in FUNCTIONS}
-    assert old in texts[file], f"{old!r} no longer stands in {file}: plant the bug anew"
-    texts[file] = texts[file].replace(old, new)
+    for old, new in changes.items():
+        if old not in texts[file]:
+            raise LookupError(f"{old!r} no longer stands in {file}: plant the bug anew")
+        texts[file] = texts[file].replace(old, new)
     return [Planted(name, text.encode()) for name, text in texts.items()]
 
 
