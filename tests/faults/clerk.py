@@ -46,9 +46,9 @@ class Clerk:
         )
 
 
-def enter(order: str, kind: str = "session", seconds: float = 0.0) -> None:
+def enter(order: str, kind: str = "session", seconds: float = 0.0, url: str = "") -> None:
     """Pay an order into the books."""
-    with books().target(kind) as target, current_run().transaction(target) as tx:
+    with books(url or os.environ[VARIABLE]).target(kind) as target, current_run().transaction(target) as tx:
         pay(tx.connection, order, before_the_sum=lambda: time.sleep(seconds))
         tx.result = receipt(order)
 
@@ -59,9 +59,9 @@ def receipt(order: str) -> dict[str, str]:
 
 
 @cache
-def books() -> Books:
+def books(url: str) -> Books:
     """Give this process's way to the books; made in the child, so that no two share a connection."""
-    return Books(os.environ[VARIABLE])
+    return Books(url)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -97,6 +97,22 @@ def test_a_child_that_is_killed_at_its_commit_has_its_effect_once(
     assert [attempt.cause for attempt in office.job(job_id).past] == cut_short
 
 
+@pytest.mark.usefixtures("worker")
+@pytest.mark.parametrize("place", ["before-commit", "after-commit"])
+def test_it_holds_for_books_in_a_file_too(office: Office, traps: dict[str, Trap], place: str, tmp_path: Path) -> None:
+    books = fresh_books(f"sqlite:///{tmp_path}/books.db")
+    traps[place].reset()
+    traps[place].set()
+
+    job_id = office.clerk.enter.delay(f"{place} in a file", "session", url=books.url).id
+
+    assert eventually(lambda: office.result(job_id).state == "SUCCESS", SOON)
+    assert traps[place].caught
+    assert (books.entries, books.balance) == ([f"{place} in a file"], AMOUNT)
+    assert [attempt.cause for attempt in office.job(job_id).past] == [Cause.CRASH]
+    books.close()
+
+
 # Everything at once
 
 

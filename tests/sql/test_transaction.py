@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import psycopg
 import pytest
@@ -29,6 +29,8 @@ from oncelery.stores import open_store
 from oncelery.testing.failpoints import Failpoint, armed
 from oncelery.testing.proxy import FaultProxy
 from oncelery.testing.servers import PostgresServer
+
+IsolationLevel = Literal["REPEATABLE READ", "SERIALIZABLE"]
 
 AUTOCOMMIT: Any = {"isolation_level": "AUTOCOMMIT"}
 
@@ -479,6 +481,37 @@ def test_a_connection_stays_usable_whatever_strikes(shop: Shop, tmp_path: Path) 
         pay(session, "fourth")
         session.commit()
     assert shop.books.entries == ["fourth", "third"]
+
+
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+def test_a_short_block_may_be_isolated_as_one_likes(shop: Shop, level: IsolationLevel) -> None:
+    def charge(order: str) -> None:
+        with current_run().transaction(shop.books.engine.execution_options(isolation_level=level)) as tx:
+            pay(tx.connection, order)
+
+    shop.task(charge).delay(ORDER)
+
+    shop.hand.deliver()
+
+    assert shop.is_paid_once
+
+
+def test_an_isolated_block_during_which_the_lease_is_renewed_is_rolled_back_and_run_again(shop: Shop) -> None:
+    isolated = shop.books.engine.execution_options(isolation_level="REPEATABLE READ")
+
+    def charge(order: str) -> None:
+        run = current_run()
+        with run.transaction(isolated) as tx:
+            pay(tx.connection, order)
+            if run.attempt == 1:
+                shop.ledger.renew([run.lease])
+
+    job_id = shop.task(charge).delay(ORDER).id
+
+    deliver_all(shop)
+
+    assert shop.is_paid_once
+    assert state(shop, job_id) is State.COMPLETED
 
 
 def test_a_scoped_session_is_one(shop: Shop) -> None:
