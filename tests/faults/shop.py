@@ -15,7 +15,7 @@ from celery import Celery
 from celery.signals import task_prerun
 from kombu.serialization import register
 
-from faults import bank
+from faults import bank, wrong_clock
 from faults import journal as journals
 from faults.journal import Journal
 from oncelery import Backoff, Oncelery, current_run
@@ -40,6 +40,7 @@ class Shop:
         self.app.conf.update(worker_prefetch_multiplier=1, accept_content=["json", BOMB], **settings)
         self.once = Oncelery(self.app)
         self.charge = self._task(charge)
+        self.bundle = self._task(bundle)
         self.charge_when_told = self._task(charge_when_told)
         self.charge_in_step = self._task(charge_in_step)
         self.pay = self._task(pay, retry_on=OSError, backoff=Backoff(first=timedelta(0), most=timedelta(0)))
@@ -57,10 +58,18 @@ class Shop:
 def charge(order: str, seconds: float = 0.0) -> dict[str, str]:
     """Take effect at the end."""
     _note(order, "start")
+    if not current_run().recovered:
+        failpoint("first-run")
     time.sleep(seconds)
     failpoint("mid-effect")
     _note(order)
     return receipt(order)
+
+
+def bundle(receipts: list[dict[str, str]], order: str) -> dict[str, list[str]]:
+    """Take effect when all of some orders have."""
+    charge(order)
+    return {order: sorted(receipt["paid"] for receipt in receipts)}
 
 
 def charge_when_told(order: str, sign: str) -> dict[str, str]:
@@ -155,6 +164,8 @@ def _note_event(event: Event) -> None:
 
 
 if journals.VARIABLE in os.environ:  # this is a worker
+    if wrong_clock.VARIABLE in os.environ:
+        wrong_clock.put_on(float(os.environ[wrong_clock.VARIABLE]))
     if GRACE_VARIABLE in os.environ:
         # Before a store is imported, which takes it from there.
         base.PUBLISH_GRACE = timedelta(seconds=float(os.environ[GRACE_VARIABLE]))
