@@ -101,7 +101,7 @@ class Bench:
 
 @contextmanager
 def _worker(broker: str, pool: str, valkey: ValkeyServer) -> Iterator[Bench]:
-    with TemporaryDirectory() as folder, _broker(broker, valkey) as url:
+    with TemporaryDirectory() as folder, broker_on(broker, valkey) as url:
         bell = Path(folder) / "bell"
         os.mkfifo(bell)
         environment = {
@@ -121,7 +121,7 @@ def _worker(broker: str, pool: str, valkey: ValkeyServer) -> Iterator[Bench]:
             process = subprocess.Popen([*command, *quiet], stdout=output, stderr=output)
         try:
             eventually(lambda: b"ready." in log.read_bytes(), 60)
-            yield Bench(psutil.Process(process.pid), reading, _fresh_app())
+            yield Bench(psutil.Process(process.pid), reading, fresh_app("benchmarks.noop_app"))
         finally:
             for one in [*psutil.Process(process.pid).children(), psutil.Process(process.pid)]:
                 one.kill()
@@ -131,7 +131,8 @@ def _worker(broker: str, pool: str, valkey: ValkeyServer) -> Iterator[Bench]:
 
 
 @contextmanager
-def _broker(name: str, valkey: ValkeyServer) -> Iterator[str]:
+def broker_on(name: str, valkey: ValkeyServer) -> Iterator[str]:
+    """Give the URL of a broker: this Valkey, or a RabbitMQ of our own."""
     if name == "Valkey":
         yield valkey.url
         return
@@ -139,7 +140,7 @@ def _broker(name: str, valkey: ValkeyServer) -> Iterator[str]:
         yield server.url
 
 
-def _fresh_app() -> Any:  # noqa: ANN401 - a module
-    """Load the app anew: it reads where its servers are when it is imported."""
-    sys.modules.pop("benchmarks.noop_app", None)
-    return import_module("benchmarks.noop_app")
+def fresh_app(name: str) -> Any:  # noqa: ANN401 - a module
+    """Load an app anew: it reads where its servers are when it is imported."""
+    sys.modules.pop(name, None)
+    return import_module(name)
