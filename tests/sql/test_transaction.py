@@ -158,7 +158,7 @@ def test_a_commit_without_a_reply_is_resolved(shop: Shop, postgres: PostgresServ
                 tx.result = {"paid": order}
 
         loss = line.lose_reply(b"COMMIT") if lost == "reply" else line.lose_request(b"COMMIT")
-        job_id = shop.task(charge).delay(ORDER).id
+        job_id = shop.task(charge, max_attempts=1).delay(ORDER).id
 
         delivered = deliver_all(shop)
 
@@ -461,6 +461,33 @@ def test_a_transaction_that_the_caller_has_begun_is_committed_too(shop: Shop, ki
 
     assert shop.is_paid_once
     assert state(shop, job_id) is State.COMPLETED
+
+
+def test_a_block_of_psycopg_around_it_is_refused_and_nothing_is_written(shop: Shop) -> None:
+    def charge(order: str) -> None:
+        with (
+            shop.books.target("psycopg") as connection,
+            connection.transaction(),
+            current_run().transaction(connection) as tx,
+        ):
+            pay(tx.connection, order)
+
+    shop.task(charge).delay(ORDER)
+
+    assert "use it outside" in str(shop.hand.deliver().value)
+    assert shop.is_unpaid
+
+
+def test_a_cursor_stands_for_its_connection(shop: Shop) -> None:
+    def charge(order: str) -> None:
+        with shop.books.target("psycopg") as connection, current_run().transaction(connection.cursor()) as tx:
+            pay(tx.connection, order)
+
+    shop.task(charge).delay(ORDER)
+
+    shop.hand.deliver()
+
+    assert shop.is_paid_once
 
 
 def test_a_connection_stays_usable_whatever_strikes(shop: Shop, tmp_path: Path) -> None:

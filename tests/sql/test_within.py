@@ -188,6 +188,11 @@ def test_a_connection_that_commits_by_itself_is_refused(shop: Hand, books: Books
         shop.tasks.joining.apply_async((ORDER,), within=connection)
 
 
+def test_an_engine_is_in_no_transaction(shop: Hand, books: Books) -> None:
+    with pytest.raises(ConfigurationError, match="is in no transaction"):
+        shop.tasks.joining.apply_async((ORDER,), within=books.engine)
+
+
 def test_a_canvas_is_refused(shop: Hand, books: Books) -> None:
     canvas: Any = chain(shop.tasks.joining.si(ORDER), shop.tasks.joining.si("next"))
 

@@ -140,12 +140,7 @@ class TaskCall:
     def _effected(self, run: Run, outcome: Outcome) -> Outcome:
         """Complete a job whose transaction is committed, whatever the task did after it; else run it again to see."""
         if run.effect is None:
-            if isinstance(outcome, Interrupted):
-                return outcome
-            error = outcome.error if isinstance(outcome, Raised) else None
-            away = error if isinstance(error, StoreUnavailableError) else StoreUnavailableError(job_id=run.job_id)
-            self.policy = replace(self.policy, retry_on=(*self.policy.retry_on, StoreUnavailableError))
-            return Raised(away, failure_of(away))
+            return outcome if isinstance(outcome, Interrupted) else self._in_doubt(outcome)
         recorded = run.effect.result
         if isinstance(outcome, Raised) and not isinstance(outcome.error, EffectCommitted):
             self.control = outcome.error
@@ -156,6 +151,17 @@ class TaskCall:
             )
         self.value = read_written(self.task, recorded)
         return Returned(recorded)
+
+    def _in_doubt(self, outcome: Outcome) -> Raised:
+        error = outcome.error if isinstance(outcome, Raised) else None
+        doubt = error if isinstance(error, StoreUnavailableError) else StoreUnavailableError()
+        # Also after the last attempt: what may be done must not be buried as failed before somebody has looked.
+        self.policy = replace(
+            self.policy,
+            retry_on=(*self.policy.retry_on, StoreUnavailableError),
+            max_attempts=self.policy.max_attempts + 1,
+        )
+        return Raised(doubt, failure_of(doubt))
 
     def _is_lost(self, returned: bytes, recorded: bytes) -> bool:
         """Whether duplicates would be answered with something else than what the task returned."""

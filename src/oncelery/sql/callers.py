@@ -76,6 +76,8 @@ def caller_of(target: object) -> Caller:
     if "psycopg" in sys.modules:
         import psycopg  # noqa: PLC0415 - optional
 
+        if isinstance(target, psycopg.Cursor):
+            target = target.connection
         if isinstance(target, psycopg.Connection):
             return _Psycopg(target)
     if "sqlalchemy" in sys.modules:
