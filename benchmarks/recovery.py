@@ -43,8 +43,8 @@ def ask(laboratory: Laboratory) -> Table:
     lease, deaths = (30.0, 7) if full else (1.0, 1)
     table = Table(
         title="How soon a job runs again after kill -9, in seconds",
-        note=f"The lease is {lease:.0f} s and Redis' visibility timeout an hour. A dead child is seen by its parent; the"
-        " job of a dead worker is taken over when its lease has lapsed. The ledger is on Valkey.",
+        note=f"The lease is {lease:.0f} s and Redis' visibility timeout an hour. A dead child is seen by its parent;"
+        " the job of a dead worker is taken over when its lease has lapsed. The ledger is on Valkey.",
     )
     for broker in ("Valkey", "RabbitMQ") if full else ("Valkey",):
         try:
