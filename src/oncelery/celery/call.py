@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 #: The result of a run that ended without a value: the task raised Ignore.
 NO_VALUE = b""
 
+#: The result of a task that returns nothing, in JSON.
+NOTHING = b"null"
+
 #: What the result of a task says that was replaced by another one, beside the signature of that.
 REPLACED = "oncelery_replaced_by"
 
@@ -42,11 +45,12 @@ FAILURE_LENGTH = 50_000
 class TaskCall:
     """What is to be run, and what came of it in Celery's terms."""
 
-    def __init__(self, task: IdempotentTask, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def __init__(self, task: IdempotentTask, request: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self.task = task
-        self.eager = bool(task.request.is_eager)
+        self.request = request
+        self.eager = bool(request.is_eager)
         self.policy = replace(task.policy, backoff=AT_ONCE) if self.eager else task.policy
-        self.worker = f"{task.request.hostname}:{os.getpid()}"
+        self.worker = f"{request.hostname}:{os.getpid()}"
         self.submission = self._submission(args, kwargs)
         #: What the task returned.
         self.value: Any = None
@@ -58,7 +62,7 @@ class TaskCall:
         self._kwargs = kwargs
 
     def _submission(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Submission:
-        task, policy, request = self.task, self.policy, self.task.request
+        task, policy, request = self.task, self.policy, self.request
         header = (request.headers or {}).get(HEADER) or {}
         if "key" not in header:
             # Sent by code that does not know the ledger.
@@ -72,7 +76,7 @@ class TaskCall:
             scope=header["scope"],
             task=task.name,
             queue=queue_label(
-                delivery.get("routing_key") or task.app.conf.task_default_queue, delivery.get("priority")
+                delivery.get("routing_key") or task.app.amqp.default_queue.name, delivery.get("priority")
             ),
             caller=request.origin or "",
             retention=policy.retention,
@@ -172,7 +176,7 @@ class TaskCall:
             # The payload was changed after this message was sent.
             message = Message.unpack(self.task.app, body)
             self._args, self._kwargs = message.args, message.kwargs
-            self.task.request.update(args=self._args, kwargs=self._kwargs)
+            self.request.update(args=self._args, kwargs=self._kwargs)
 
     def _verified(self, run: Run) -> Any:
         if run.recovered and callable(self.policy.on_takeover):
@@ -183,7 +187,9 @@ class TaskCall:
 
     def written(self, value: Any) -> bytes:
         """Write a value with the serialiser of results."""
-        serializer = self.task.app.conf.result_serializer
+        serializer = self.task.oncelery.result_serializer
+        if value is None and serializer == "json":
+            return NOTHING
         try:
             return self._limited(write(value, serializer))
         except (EncodeError, TooLargeError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import socket
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -36,8 +37,24 @@ from oncelery.telemetry.logging import log
 if TYPE_CHECKING:
     from functools import cached_property
 else:
-    # The standard one has no lock from Python 3.12 on, and threads that come first together must share one ledger.
-    from kombu.utils.objects import cached_property
+
+    class cached_property:  # noqa: N801 - called like those of others
+        """A property that is made once, also by threads that come first together; then it is a plain attribute.
+
+        The standard one has no lock from Python 3.12 on, and kombu's stays a call, which every publication makes often.
+        """
+
+        def __init__(self, make: Callable[[Any], Any]) -> None:
+            self._make = make
+            self._lock = threading.RLock()
+
+        def __get__(self, instance: Any, owner: type) -> Any:
+            attributes, name = vars(instance), self._make.__name__
+            with self._lock:
+                if name not in attributes:
+                    attributes[name] = self._make(instance)
+            return attributes[name]
+
 
 #: What may be given to `send_task` without a name, in this order.
 _POSITIONAL = tuple(inspect.signature(Celery.send_task).parameters)[2:]
@@ -104,6 +121,12 @@ class Oncelery:
     def heartbeat(self) -> Heartbeat:
         """What keeps the leases of this process alive."""
         return Heartbeat(self.ledger, renewed=self.board.renewed)
+
+    @cached_property
+    def result_serializer(self) -> str:
+        """How results are written."""
+        serializer: str = self.app.conf.result_serializer
+        return serializer
 
     @property
     def namespace(self) -> str:

@@ -38,8 +38,8 @@ class Message:
     kwargs: Mapping[str, Any]
     options: Mapping[str, Any] = field(default_factory=dict)
 
-    def pack(self, app: Celery) -> bytes:
-        """Write it with the serialiser of the call, so that what can be sent can be kept."""
+    def pack(self, app: Celery, serializer: str = "") -> bytes:
+        """Write it with the serialiser of the call, or that of its task: so what can be sent can be kept."""
         options = {name: value for name, value in self.options.items() if name not in _PASSING and value is not None}
         for name, value in options.items():
             if isinstance(value, Queue | Exchange):
@@ -47,7 +47,7 @@ class Message:
         if isinstance(expires := options.get("expires"), Real):
             # As an instant: a job that is published again must not live longer for it.
             options["expires"] = app.now() + timedelta(seconds=float(expires))
-        serializer = options.get("serializer") or app.conf.task_serializer
+        serializer = options.get("serializer") or serializer or app.conf.task_serializer
         return write([self.task, list(self.args), dict(self.kwargs), options], serializer)
 
     def revived(self, args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None) -> Message:

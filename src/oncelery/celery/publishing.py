@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,8 @@ from celery import Celery
 from celery.result import AsyncResult
 from celery.utils.quorum_queues import detect_quorum_queues
 from kombu.exceptions import OperationalError
+from msgspec import Struct
+from msgspec.structs import replace
 
 from oncelery.answers import Existing, Reserved
 from oncelery.celery.message import Message
@@ -33,8 +34,7 @@ HEADER = "oncelery"
 _CANVAS = ("chain", "chord", "group_id", "link", "link_error", "parent_id", "replaced_task_nesting")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Publication:
+class Publication(Struct, frozen=True, kw_only=True):
     """One call of a guarded task, before it is a job."""
 
     task: IdempotentTask
@@ -69,7 +69,7 @@ class Publication:
     def body(self) -> bytes:
         """Write the message that publishes this call again."""
         options = self.options if self.job_id == self.task_id else {**self.options, "task_id": self.task_id}
-        return Message(self.task.name, self.args, self.kwargs, options).pack(self.task.app)
+        return Message(self.task.name, self.args, self.kwargs, options).pack(self.task.app, self.task.serializer)
 
     def submission(self) -> Submission:
         """Make the submission, and put the key into the message's headers."""
@@ -99,10 +99,11 @@ class Publication:
         )
 
     def _queue_label(self) -> str:
-        app, options = self.task.app, self.options
-        if app.conf.task_routes:
-            options = app.amqp.router.route(dict(options), self.task.name, self.args, self.kwargs, self.task)
-        queue = options.get("queue") or options.get("routing_key") or app.conf.task_default_queue
+        # Not by way of the app's configuration, where a look takes as long as all the rest.
+        amqp, options = self.task.app.amqp, self.options
+        if amqp.router.routes:
+            options = amqp.router.route(dict(options), self.task.name, self.args, self.kwargs, self.task)
+        queue = options.get("queue") or options.get("routing_key") or amqp.default_queue
         return queue_label(queue if isinstance(queue, str) else queue.name, options.get("priority"))
 
 

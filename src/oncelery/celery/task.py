@@ -209,9 +209,10 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the task under its job; a duplicate returns the recorded result instead."""
-        if self.request.called_directly or not self.guarded:
+        request = self.request
+        if request.called_directly or not self.guarded:
             return super().__call__(*args, **kwargs)
-        call = TaskCall(self, args, kwargs)
+        call = TaskCall(self, request, args, kwargs)
         run = run_under_way()
         if run and run.job_id == call.submission.id:
             # The task calls itself: part of the same run.

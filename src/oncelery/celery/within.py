@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from oncelery.answers import Existing, Reserved
 from oncelery.celery.publishing import Publication, cancel_expired, marked

@@ -3,6 +3,7 @@
 
 local id, key, offer = ARGV[2], ARGV[3], cmsgpack.unpack(ARGV[4])
 local kind, caller, digest, scope, delay = unpack(offer)
+local own, namesakes = ns .. 'job:' .. id, bucket('keys', key)
 
 -- `last` is the last job of the key; `old` had the same id, but is past its history and only not pruned yet.
 local function accept(last, old, body, behind)
@@ -10,7 +11,7 @@ local function accept(last, old, body, behind)
   if body then
     call('SET', ns .. 'body:' .. id, body)
   end
-  call('HSET', ns .. 'job:' .. id, 'plain', '1', 'key', key, 'state', QUEUED, 'kind', kind, 'caller', caller,
+  call('HSET', own, 'plain', '1', 'key', key, 'state', QUEUED, 'kind', kind, 'caller', caller,
     'created_at', at, 'fence', fence)
   if old then
     forget(old)
@@ -32,7 +33,7 @@ local function accept(last, old, body, behind)
   end
   call('ZADD', ns .. 'kinds', 'NX', 0, kind)
   if not behind then
-    call('HSET', bucket('keys', key), key, id)
+    call('HSET', namesakes, key, id)
   end
 end
 

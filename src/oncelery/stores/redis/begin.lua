@@ -10,11 +10,11 @@
 local id, key, holder, worker, lease = ARGV[2], ARGV[3], ARGV[5], ARGV[6], ARGV[7]
 
 -- The common case: a first run, to whose job nothing has happened before.
-local own = ns .. 'job:' .. id
-local fields = call('HMGET', own, 'plain', 'state', 'fence', 'key', 'kind', 'created_at')
+local hash = ns .. 'job:' .. id
+local fields = call('HMGET', hash, 'plain', 'state', 'fence', 'key', 'kind', 'created_at')
 if fields[1] and fields[2] == QUEUED and fields[4] == key and tonumber(fields[3]) < now then
   local lease_until = now + lease
-  call('HSET', own, 'state', RUNNING, 'fence', at, 'lease_until', digits(lease_until),
+  call('HSET', hash, 'state', RUNNING, 'fence', at, 'lease_until', digits(lease_until),
     'holder', holder, 'worker', worker)
   call('ZADD', ns .. 'live:' .. fields[5], digits(RUNS + lease_until), id)
   call('ZADD', ns .. 'kinds', 'GT', fields[6], fields[5])

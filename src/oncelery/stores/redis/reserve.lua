@@ -1,17 +1,17 @@
 -- reserve: (absent | past retention | buried | cancelled) -> queued; else the job that is there
 -- in: now, the submission (see accept.lua; in it, 6 on_duplicate), 5 body (missing: none)
--- out: accepted, now, fence, the job it waits behind | reserved | existing | mismatched, and the job
+-- out: now: accepted, as its key's first job | accepted, now, fence, the job it waits behind
+--      | reserved | existing | mismatched, and the job
 
 --include shared.lua
 --include accept.lua
 local on_duplicate, body = offer[6], ARGV[5]
 
 -- The common case: neither its id nor its key is known.
-local is_known = call('EXISTS', ns .. 'job:' .. id) == 1 or call('HGET', bucket('ids', id), id)
-  or call('HGET', bucket('keys', key), key)
+local is_known = call('EXISTS', own) == 1 or call('HGET', bucket('ids', id), id) or call('HGET', namesakes, key)
 if not is_known and digest == '' and scope == '' and delay == 0 then
   accept(nil, nil, body)
-  return { 'accepted', at, '0', '' }
+  return at
 end
 
 --include reading.lua

@@ -57,14 +57,12 @@ Word = str | bytes | int
 
 def words(values: Sequence[Word]) -> bytes:
     """Write words of a command as the server reads them."""
-    written = []
-    for value in values:
-        if isinstance(value, str):
-            value = value.encode(errors="backslashreplace")  # noqa: PLW2901 - the same, as bytes
-        elif isinstance(value, int):
-            value = b"%d" % value  # noqa: PLW2901 - the same, as bytes
-        written.append(b"$%d\r\n%b\r\n" % (len(value), value))
-    return b"".join(written)
+    octets = [value if isinstance(value, bytes) else _octets(value) for value in values]
+    return b"".join([b"$%d\r\n%b\r\n" % (len(value), value) for value in octets])
+
+
+def _octets(value: str | int) -> bytes:
+    return value.encode(errors="backslashreplace") if isinstance(value, str) else b"%d" % value
 
 
 def command(*values: Word) -> bytes:

@@ -91,7 +91,9 @@ class RedisStore:
         if submission.body is not None:
             inputs.append(submission.body)
         answer = self._server.run("reserve", inputs, safe=submission.durability is Durability.SAFE)
-        return _accepted(submission, answer) if answer[0] == b"accepted" else _answer(answer)
+        if isinstance(answer, bytes):
+            return _accepted(submission, answer)
+        return _accepted(submission, *answer[1:]) if answer[0] == b"accepted" else _answer(answer)
 
     def begin(
         self, submission: Submission, *, holder: str, worker: str, lease: timedelta, max_crashes: int, hold: bool
@@ -198,7 +200,7 @@ class RedisStore:
 
     def _now(self) -> Word:
         """The time for the scripts: nothing, so that they ask the server; in tests, the clock's."""
-        return "" if self._clock is None else microseconds(self._clock() - EPOCH)
+        return b"" if self._clock is None else microseconds(self._clock() - EPOCH)
 
 
 def _moment(time: datetime | None) -> Word:
@@ -233,7 +235,7 @@ def _claim(lease: Lease) -> tuple[Word, ...]:
 def _terms(settlement: Settlement) -> tuple[Word, ...]:
     match settlement:
         case Complete():
-            return "complete", settlement.result
+            return b"complete", settlement.result
         case Release():
             body = () if settlement.body is None else (settlement.body,)
             return "release", settlement.cause, microseconds(settlement.delay), _error(settlement.error), *body
@@ -256,8 +258,7 @@ def _answer(answer: Sequence[Any]) -> Any:  # noqa: ANN401 - each verb knows whi
     return ANSWERS[name](*map(read_job, told))
 
 
-def _accepted(submission: Submission, answer: Sequence[Any]) -> a.Reserved:
-    _, now, fence, behind = answer
+def _accepted(submission: Submission, now: bytes, fence: bytes = b"0", behind: bytes = b"") -> a.Reserved:
     created_at = instant(now)
     return a.Reserved(
         Job(
