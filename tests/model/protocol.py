@@ -371,7 +371,7 @@ class Protocol:
 
     def crash_steps(self, books: Books, worker: Worker) -> Iterator[Step]:
         job, memory = worker.job, books.memory
-        if worker.phase != "dead" and runs(memory, books.ledger, claim(worker)):
+        if worker.phase not in ("dead", "victim") and runs(memory, books.ledger, claim(worker)):
             memory = memory.wreck(job)
         elif worker.phase in ("got", "noted", "victim", "body") and self.bounds.receipts >= 0:
             memory = memory.dud(job)
