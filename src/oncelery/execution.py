@@ -114,7 +114,8 @@ def _begin(ledger: Ledger, call: Call) -> Granted | Finished | Buried | Busy | L
     holder = secrets.token_hex(16)
 
     def begin(body: bytes | None) -> Granted | Finished | Buried | Busy | Later | Cancelled | Absent:
-        return ledger.begin(replace(call.submission, body=body), call.policy, worker=call.worker, holder=holder)
+        submission = call.submission if body is None else replace(call.submission, body=body)
+        return ledger.begin(submission, call.policy, worker=call.worker, holder=holder)
 
     answer = insist(lambda: begin(None))
     if isinstance(answer, Absent):

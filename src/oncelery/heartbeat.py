@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from time import monotonic
@@ -32,6 +31,23 @@ class _Watch:
     end: float
 
 
+class _Watching:
+    """While its block lasts, the run's lease is renewed."""
+
+    __slots__ = ("_at_most", "_heartbeat", "_run")
+
+    def __init__(self, heartbeat: Heartbeat, run: Run, at_most: timedelta) -> None:
+        self._heartbeat = heartbeat
+        self._run = run
+        self._at_most = at_most
+
+    def __enter__(self) -> None:
+        self._heartbeat.add(self._run, self._at_most)
+
+    def __exit__(self, *_: object) -> None:
+        self._heartbeat.remove(self._run)
+
+
 class Heartbeat:
     """Keeps the leases of running jobs alive, and passes on what the ledger says of them."""
 
@@ -49,9 +65,12 @@ class Heartbeat:
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
 
-    @contextmanager
-    def watch(self, run: Run, *, at_most: timedelta = timedelta.max) -> Iterator[None]:
+    def watch(self, run: Run, *, at_most: timedelta = timedelta.max) -> _Watching:
         """Renew the run's lease until the block ends, but no longer than `at_most`."""
+        return _Watching(self, run, at_most)
+
+    def add(self, run: Run, at_most: timedelta) -> None:
+        """Renew the run's lease from now on, but no longer than `at_most`."""
         if self._pid != os.getpid():
             # After a fork the thread is gone, and the lock may have been held by it.
             self._start_anew()
@@ -63,10 +82,10 @@ class Heartbeat:
             self._sooner.set()
         if self._thread is None:
             self._start_thread()
-        try:
-            yield
-        finally:
-            self._runs.pop(run, None)
+
+    def remove(self, run: Run) -> None:
+        """Renew the run's lease no more."""
+        self._runs.pop(run, None)
 
     def _start_thread(self) -> None:
         with self._starting:

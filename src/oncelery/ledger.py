@@ -250,12 +250,14 @@ class Ledger:
             raise ValueError(f"a key is 64 hex digits, made by oncelery.fingerprint, not {submission.key!r}")
         if not (submission.id and submission.task and submission.queue):
             raise ValueError(f"a submission needs its id, task and queue: {submission}")
-        for name in ("id", "task", "queue", "scope", "caller"):
-            self._limit(name, getattr(submission, name), self.limits.name)
         if submission.delay < NO_TIME:
             raise ValueError(f"a delay cannot be negative: {submission.delay}")
-        if submission.body:
-            self._limit(f"body of job {submission.id!r}", submission.body, self.limits.body)
+        # All at once first: every call and every delivery comes by here.
+        texts = (submission.id, submission.task, submission.queue, submission.scope, submission.caller)
+        if max(map(len, texts)) > self.limits.name or len(submission.body or b"") > self.limits.body:
+            for name in ("id", "task", "queue", "scope", "caller"):
+                self._limit(name, getattr(submission, name), self.limits.name)
+            self._limit(f"body of job {submission.id!r}", submission.body or b"", self.limits.body)
 
     def _limit(self, what: str, value: bytes | str, most: int) -> None:
         if len(value) > most:

@@ -7,8 +7,7 @@ import logging
 import random
 import secrets
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from datetime import timedelta
 from time import monotonic, sleep
@@ -51,14 +50,19 @@ def run_under_way() -> Run | None:
     return _current.get()
 
 
-@contextmanager
-def running(run: Run) -> Iterator[None]:
-    """Make this the current run."""
-    token = _current.set(run)
-    try:
-        yield
-    finally:
-        _current.reset(token)
+class running:  # noqa: N801 - reads as what it does: `with running(run):`
+    """Makes this the current run. A class, as is all that surrounds a task: a generator takes three times as long."""
+
+    __slots__ = ("_run", "_token")
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def __enter__(self) -> None:
+        self._token = _current.set(self._run)
+
+    def __exit__(self, *_: object) -> None:
+        _current.reset(self._token)
 
 
 def insist(ask: Callable[[], T]) -> T:

@@ -11,7 +11,7 @@ import mmap
 import os
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -67,26 +67,13 @@ class Board:
         #: Jobs whose children the parent has ended, because it stops or has lost its connection.
         self.interrupted: set[str] = set()
 
-    @contextmanager
-    def show(self, lease: Lease) -> Iterator[None]:
+    def show(self, lease: Lease) -> AbstractContextManager[None]:
         """Show a lease to the parent while it is held; inside another one, in place of that."""
-        place, pid = self._place(), os.getpid()
-        written = encode(lease)
+        place = self._place()
+        written = encode(lease) if place is not None else b""
         if place is None or len(written) > SIZE - _HEAD.size:
-            yield
-            return
-        before = self._memory[place : place + SIZE]
-        # The length goes last, so that a parent that looks meanwhile sees nothing rather than half a lease.
-        _HEAD.pack_into(self._memory, place, 0.0, pid, 0)
-        self._memory[place + _HEAD.size : place + _HEAD.size + len(written)] = written
-        _HEAD.pack_into(self._memory, place, monotonic(), pid, len(written))
-        try:
-            yield
-        finally:
-            _HEAD.pack_into(self._memory, place, 0.0, pid, 0)
-            # Not what a dead child left there.
-            if _HEAD.unpack_from(before)[1] == pid:
-                self._memory[place : place + SIZE] = before
+            return NOT_SHOWN
+        return _Shown(self._memory, place, written)
 
     def renewed(self) -> None:
         """Tell the parent that this child has renewed its lease itself."""
@@ -125,6 +112,36 @@ class Board:
     def _place(self) -> int | None:
         index = getattr(current_process(), "index", None)
         return index * SIZE if os.getpid() != self._parent and index is not None and index < SLOTS else None
+
+
+class _Shown:
+    """What is written at a child's place on the board while a block lasts."""
+
+    __slots__ = ("_before", "_memory", "_pid", "_place", "_written")
+
+    def __init__(self, memory: mmap.mmap, place: int, written: bytes) -> None:
+        self._memory = memory
+        self._place = place
+        self._pid = os.getpid()
+        self._written = written
+
+    def __enter__(self) -> None:
+        memory, place, written = self._memory, self._place, self._written
+        _, pid, length = _HEAD.unpack_from(memory, place)
+        # Not what a dead child left there.
+        self._before = memory[place : place + _HEAD.size + length] if pid == self._pid else b""
+        # The length goes last, so that a parent that looks meanwhile sees nothing rather than half a lease.
+        _HEAD.pack_into(memory, place, 0.0, self._pid, 0)
+        memory[place + _HEAD.size : place + _HEAD.size + len(written)] = written
+        _HEAD.pack_into(memory, place, monotonic(), self._pid, len(written))
+
+    def __exit__(self, *_: object) -> None:
+        _HEAD.pack_into(self._memory, self._place, 0.0, self._pid, 0)
+        self._memory[self._place : self._place + len(self._before)] = self._before
+
+
+#: For a process that is no child, or a lease too long for the board.
+NOT_SHOWN: AbstractContextManager[None] = nullcontext()
 
 
 class Keeper(bootsteps.StartStopStep):

@@ -43,6 +43,8 @@ class Publication(Struct, frozen=True, kw_only=True):
     task_id: str
     options: dict[str, Any]
     idempotency_key: str | None = None
+    #: For whom the call is made, where that is known from elsewhere than its arguments.
+    tenant: str = ""
     #: Whether the id was there before the call: somebody may wait for a result under it.
     promised: bool = False
 
@@ -76,7 +78,12 @@ class Publication(Struct, frozen=True, kw_only=True):
         once = self.task.oncelery
         policy = self.task.policy
         found = self.task.identity.of(
-            self.args, self.kwargs, namespace=once.namespace, idempotency_key=self.idempotency_key, task_id=self.task_id
+            self.args,
+            self.kwargs,
+            namespace=once.namespace,
+            idempotency_key=self.idempotency_key,
+            task_id=self.task_id,
+            tenant=self.tenant,
         )
         digest = found.digest if self.idempotency_key else ""
         self.options["headers"] = {
@@ -207,6 +214,8 @@ def job_id(task: IdempotentTask, task_id: str, replaced: int | None) -> str:
 
 def name_links(request: Any) -> None:
     """Give callbacks ids that follow from their parent's: a parent that is replayed publishes the same ones again."""
+    if not (request.callbacks or request.errbacks):
+        return
     for kind, signatures in (("link", request.callbacks), ("link_error", request.errbacks)):
         for place, signature in enumerate(signatures or ()):
             _name(signature, f"{request.id}/{kind}/{place}")
