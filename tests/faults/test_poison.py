@@ -60,6 +60,7 @@ def test_a_message_that_kills_its_child_before_the_run_is_buried_as_never_starte
     assert stage.job(poison).reason == Reason.NEVER_STARTED
     assert eventually(lambda: stage.result(poison).state == "FAILURE", SOON)
     assert stage.returned(neighbour, receipt("neighbour of a bomb"))
+    assert stage.workers.started[0].log.count(f"[{poison}] received") <= MAX_RECEIVED + 1
 
 
 @pytest.mark.usefixtures("worker")
