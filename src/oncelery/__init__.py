@@ -36,6 +36,7 @@ from oncelery.errors import (
     OutcomeUnknownError,
     PayloadMismatchError,
     RowError,
+    ScopeError,
     StoreUnavailableError,
     TooLargeError,
 )
@@ -65,6 +66,7 @@ __all__ = [
     "PayloadMismatchError",
     "Policy",
     "RowError",
+    "ScopeError",
     "StoreUnavailableError",
     "TooLargeError",
     "current_run",

@@ -61,6 +61,10 @@ class FingerprintError(OnceleryError, ValueError):
     """An argument cannot be part of a key. Leave it out with `ignore=`, or choose what counts with `key=`."""
 
 
+class ScopeError(OnceleryError, ValueError):
+    """The arguments name another tenant than the caller is. Submit for your own, or with a key of theirs."""
+
+
 class RowError(OnceleryError, ValueError):
     """A row of a batch is unlike the others or has no key; nothing was inserted. The message says which row."""
 

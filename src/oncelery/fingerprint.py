@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, TypeAlias
 from uuid import UUID
 
 from oncelery.canonical import canonical_json, fields_of, key_text
-from oncelery.errors import ConfigurationError, FingerprintError
+from oncelery.errors import ConfigurationError, FingerprintError, ScopeError
 
 
 class _Sentinel(Enum):
@@ -103,16 +103,30 @@ class Identity:
         namespace: str = "",
         task_id: str | None = None,
         idempotency_key: str | None = None,
+        scope: str = "",
     ) -> Fingerprint:
         """Return what a call is known by: the caller's `idempotency_key`, or else what `key` chooses of the call.
+
+        Args:
+            args: Of the call, by place.
+            kwargs: Of the call, by name.
+            namespace: Keeps the keys of one app apart from those of others.
+            task_id: Of the message; the key, if that is `TASK_ID`.
+            idempotency_key: The key that the caller chose.
+            scope: For whom the call is made, as whoever lets callers in knows it: the tenant of a task whose own
+                `scope` names none, and who the tenant must be of one that names some.
 
         Raises:
             TypeError: the task cannot be called like this.
             FingerprintError: an argument cannot be part of a key, a path leads nowhere, or the key is empty.
+            ScopeError: the arguments name another tenant.
         """
         args, kwargs = args or (), kwargs or {}
         arguments = self._signature.bind(args, kwargs)
-        scope = self._scope_of(arguments)
+        own = self._scope_of(arguments)
+        if own and scope and own != scope:
+            raise ScopeError(f"task {self.task_name!r}: its arguments name {own!r}, but the caller is {scope!r}.")
+        scope = own or scope
         if idempotency_key is not None:
             kind, identity = "given", self._given("idempotency_key", idempotency_key)
             digest = _digest(self.task_name, self._counted(arguments, args, kwargs))

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from kombu.serialization import dumps, loads
 from pydantic import BaseModel
 
-from oncelery.errors import ConfigurationError, FingerprintError
+from oncelery.errors import ConfigurationError, FingerprintError, ScopeError
 from oncelery.fingerprint import TASK_ID, Fingerprint, Identity, fingerprint
 
 HEX = set("0123456789abcdef")
@@ -668,3 +668,23 @@ def test_making_keys_loads_neither_celery_nor_pydantic() -> None:
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
 
     assert not {"celery", "kombu", "pydantic", "django"} & set(loaded)
+
+
+# A tenant that the caller is known by
+
+
+def test_a_caller_s_own_scope_is_that_of_a_task_whose_arguments_name_none() -> None:
+    identity = Identity("charge", charge)
+
+    acme, other = (identity.of(("o-1",), scope=scope) for scope in ("acme", "other"))
+
+    assert (acme.scope, other.scope) == ("acme", "other")
+    assert len({acme.key, other.key, identity.of(("o-1",)).key}) == 3
+
+
+def test_arguments_that_name_another_tenant_than_the_caller_are_refused() -> None:
+    identity = Identity("ship", lambda tenant, order: (tenant, order), scope="tenant")
+
+    assert identity.of(("acme", 1), scope="acme") == identity.of(("acme", 1))
+    with pytest.raises(ScopeError, match="name 'other', but the caller is 'acme'"):
+        identity.of(("other", 1), scope="acme")

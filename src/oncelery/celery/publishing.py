@@ -44,7 +44,7 @@ class Publication(Struct, frozen=True, kw_only=True):
     options: dict[str, Any]
     idempotency_key: str | None = None
     #: For whom the call is made, where that is known from elsewhere than its arguments.
-    tenant: str = ""
+    scope: str = ""
     #: Whether the id was there before the call: somebody may wait for a result under it.
     promised: bool = False
 
@@ -83,7 +83,7 @@ class Publication(Struct, frozen=True, kw_only=True):
             namespace=once.namespace,
             idempotency_key=self.idempotency_key,
             task_id=self.task_id,
-            tenant=self.tenant,
+            scope=self.scope,
         )
         digest = found.digest if self.idempotency_key else ""
         self.options["headers"] = {

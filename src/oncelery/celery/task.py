@@ -137,6 +137,7 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
         shadow: str | None = None,
         idempotency_key: str | None = None,
         within: Any = None,
+        scope: str = "",
         **options: Any,
     ) -> AsyncResult[Any]:
         options |= {"producer": producer, "link": link, "link_error": link_error, "shadow": shadow}
@@ -152,6 +153,7 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
             task_id=task_id or uuid(),
             options=options,
             idempotency_key=idempotency_key,
+            scope=scope,
             promised=task_id is not None,
         )
         if options.get("retries"):
