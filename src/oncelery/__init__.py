@@ -16,6 +16,7 @@ sql           effects in your SQL database                                      
 operations    jobs to look at and cancel, dead letters to revive, the audit of duplicates OPERATE
 telemetry     what happened, as log lines and figures
 celery        the extension, the task class, what the worker's main process does
+http          jobs over HTTP: a FastAPI service, or a router for yours
 cli           the command `oncelery`
 testing       servers, clocks, failpoints and the conformance suite, for your tests too
 """

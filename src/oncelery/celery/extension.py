@@ -17,6 +17,7 @@ from oncelery.celery.keeper import Board, Keeper
 from oncelery.celery.message import Message
 from oncelery.celery.mirror import Mirror
 from oncelery.celery.publishing import publish_again
+from oncelery.celery.reading import Reading
 from oncelery.celery.recommended import recommend
 from oncelery.celery.sweeper import Sweeper, Swept, sweep
 from oncelery.celery.task import IdempotentTask
@@ -198,7 +199,11 @@ class Oncelery:
     @cached_property
     def jobs(self) -> Jobs:
         """Jobs to look at and to cancel."""
-        return Jobs(self.ledger, terminate=lambda job_id: self.app.control.revoke(job_id, terminate=True))
+        return Jobs(
+            self.ledger,
+            read=Reading(self.app),
+            terminate=lambda job_id: self.app.control.revoke(job_id, terminate=True),
+        )
 
     @cached_property
     def dead_letters(self) -> DeadLetters:

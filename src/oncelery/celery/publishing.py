@@ -45,6 +45,8 @@ class Publication(Struct, frozen=True, kw_only=True):
     idempotency_key: str | None = None
     #: For whom the call is made, where that is known from elsewhere than its arguments.
     scope: str = ""
+    #: Who submits, in the audit; empty: this app.
+    caller: str = ""
     #: Whether the id was there before the call: somebody may wait for a result under it.
     promised: bool = False
 
@@ -98,7 +100,7 @@ class Publication(Struct, frozen=True, kw_only=True):
             scope=found.scope,
             body=self.body(),
             queue=self._queue_label(),
-            caller=once.caller,
+            caller=self.caller or once.caller,
             delay=delay_of(self.options),
             retention=policy.retention,
             history=policy.history,
@@ -127,7 +129,7 @@ def publish_once(publication: Publication) -> AsyncResult[Any]:
             raise DuplicateTaskError(key=job.key, job_id=job.id, state=job.state)
         case Existing(job) if not publication.answered_by(job):
             # Its id is fixed and others wait for it: let the worker answer, with the result of that job.
-            return marked(task.send(publication))
+            return marked(task.send(publication), job)
         case Existing(job):
             return _existing(publication, job)
 
@@ -136,25 +138,25 @@ def _existing(publication: Publication, job: Job) -> AsyncResult[Any]:
     task = publication.task
     if task.app.conf.task_always_eager and not job.state.live:
         # Under that job's id it is replayed, into a result that needs no backend.
-        return marked(task.send(replace(publication, task_id=job.id)), existing=True)
+        return marked(task.send(replace(publication, task_id=job.id)), job, existing=True)
     result = task.AsyncResult(job.id)
     result.ignored = bool(task.ignore_result)
-    return marked(result, existing=True)
+    return marked(result, job, existing=True)
 
 
 def _send(once: Oncelery, publication: Publication, job: Job) -> AsyncResult[Any]:
     task = publication.task
     if job.behind:
         # It would only be sent away; the end of the job before it publishes it.
-        return marked(task.AsyncResult(job.id))
+        return marked(task.AsyncResult(job.id), job)
     if task.app.conf.task_always_eager:
-        return marked(task.send(publication))
+        return marked(task.send(publication), job)
     try:
-        return marked(task.send(publication))
+        return marked(task.send(publication), job)
     except OperationalError as error:
         if once.settings.on_broker_down == "accept":
             _logger.warning("job %s is accepted, but the broker did not take it; the sweeper will: %s", job.id, error)
-            return marked(task.AsyncResult(publication.task_id), published=False)
+            return marked(task.AsyncResult(publication.task_id), job, published=False)
         once.ledger.cancel(job.id, reason="not published")
         raise
     except Exception:
@@ -163,8 +165,11 @@ def _send(once: Oncelery, publication: Publication, job: Job) -> AsyncResult[Any
         raise
 
 
-def marked(result: AsyncResult[Any], *, existing: bool = False, published: bool = True) -> AsyncResult[Any]:
-    """Tell on a result whether it is that of an earlier call, and whether the broker has its message."""
+def marked(
+    result: AsyncResult[Any], job: Job | None = None, *, existing: bool = False, published: bool = True
+) -> AsyncResult[Any]:
+    """Tell on a result its job as the ledger answered it, whether that is an earlier call's, and was published."""
+    result.job = job  # type: ignore[attr-defined]
     result.existing = existing  # type: ignore[attr-defined]
     result.published = published  # type: ignore[attr-defined]
     return result

@@ -138,6 +138,7 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
         idempotency_key: str | None = None,
         within: Any = None,
         scope: str = "",
+        caller: str = "",
         **options: Any,
     ) -> AsyncResult[Any]:
         options |= {"producer": producer, "link": link, "link_error": link_error, "shadow": shadow}
@@ -154,6 +155,7 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
             options=options,
             idempotency_key=idempotency_key,
             scope=scope,
+            caller=caller,
             promised=task_id is not None,
         )
         if options.get("retries"):

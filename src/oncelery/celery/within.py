@@ -35,11 +35,11 @@ def publish_within(publication: Publication, target: object) -> AsyncResult[Any]
         case Existing(job) if job.state.live and publication.on_duplicate is OnDuplicate.REJECT:
             raise DuplicateTaskError(key=job.key, job_id=job.id, state=job.state)
         case Existing(job):
-            return marked(task.AsyncResult(job.id), existing=True)
+            return marked(task.AsyncResult(job.id), job, existing=True)
 
 
 def _to_be_published(publication: Publication, job: Job, outbox: Outbox) -> AsyncResult[Any]:
-    result = marked(publication.task.AsyncResult(publication.task_id), published=False)
+    result = marked(publication.task.AsyncResult(publication.task_id), job, published=False)
 
     def publish() -> None:
         """Publish the job if the caller has committed; for one whose library tells nobody so."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
-from typing import Unpack
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar, Unpack
 
 from msgspec.structs import replace
 
@@ -12,12 +14,36 @@ from oncelery.job import Job, Page, Query
 from oncelery.ledger import Ledger
 from oncelery.operations.queries import Filters, each, query_of
 
+T = TypeVar("T")
+
+
+_logger = logging.getLogger("oncelery")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a job's task was called with."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+class Reader(Protocol):
+    """Reads what a job's task was given and what it returned; runs no code for that."""
+
+    def call(self, body: bytes) -> Call:
+        """Read a job's body."""
+
+    def result(self, result: bytes) -> Any:  # noqa: ANN401 - whatever the task returned
+        """Read a job's result."""
+
 
 class Jobs:
     """Looks at jobs, and cancels them."""
 
-    def __init__(self, ledger: Ledger, *, terminate: Callable[[str], object]) -> None:
+    def __init__(self, ledger: Ledger, *, read: Reader, terminate: Callable[[str], object]) -> None:
         self._ledger = ledger
+        self._read = read
         #: Ends the process that runs a job.
         self._terminate = terminate
 
@@ -34,6 +60,14 @@ class Jobs:
         asked = query_of(query, filters)
         return each(lambda cursor: self._ledger.find(replace(asked, cursor=cursor)), asked.cursor)
 
+    def call(self, job: Job) -> Call | None:
+        """Tell what a job's task is called with; None once it has ended well, or if it cannot be read."""
+        return _readable(job, self._read.call, job.body)
+
+    def result(self, job: Job) -> Any:  # noqa: ANN401 - whatever the task returned
+        """Tell what a job's task returned; None if it has not, or if it cannot be read."""
+        return _readable(job, self._read.result, job.result)
+
     def cancel(self, job_id: str, *, reason: str = "cancelled", terminate: bool = False) -> CancelAnswer:
         """End a queued job, or ask a running one to end; it holds even while no worker is up.
 
@@ -47,3 +81,11 @@ class Jobs:
             # The ledger first: a process that ended by itself in between must not be taken for a crash.
             self._terminate(job_id)
         return answer
+
+
+def _readable(job: Job, read: Callable[[bytes], T], written: bytes | None) -> T | None:
+    try:
+        return read(written) if written else None
+    except Exception as error:  # noqa: BLE001 - of whatever serialiser: the job is to be shown all the same
+        _logger.warning("cannot read what is kept of job %s: %s", job.id, error)
+        return None
