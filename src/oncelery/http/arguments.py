@@ -1,0 +1,90 @@
+"""The arguments of a task as a JSON object: their schema, and how they are read."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from inspect import Parameter
+from typing import Any, NotRequired, get_type_hints
+
+from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
+from pydantic.errors import PydanticSchemaGenerationError
+from typing_extensions import TypedDict
+
+from oncelery.http.problems import INVALID_ARGUMENTS, ProblemError, in_words
+
+_NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+
+
+class Arguments:
+    """What a task takes over HTTP: its parameters by name, each of the type that it is annotated with."""
+
+    def __init__(self, call: Callable[..., object]) -> None:
+        parameters = inspect.signature(call).parameters.values()
+        hints = _hints(call)
+        fields = {}
+        for each in parameters:
+            if each.kind in _NAMED:
+                kind = _known(hints.get(each.name, Any))
+                fields[each.name] = kind if each.default is Parameter.empty else NotRequired[kind]
+        takes_more = any(each.kind is Parameter.VAR_KEYWORD for each in parameters)
+        make: Any = TypedDict  # of fields that are known only now
+        shape = make("Arguments", fields)
+        # Strict, for 500 and "500" would else be two payloads with one meaning.
+        shape.__pydantic_config__ = ConfigDict(strict=True, extra="allow" if takes_more else "forbid")
+        self._adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(shape)
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The JSON schema, whole in itself."""
+        schema = self._adapter.json_schema()
+        definitions = schema.pop("$defs", {})
+        inlined: dict[str, Any] = _inlined(schema, definitions, ())
+        return inlined | {"title": "Arguments"}
+
+    def read(self, body: bytes) -> dict[str, Any]:
+        """Read a body; what is in it are plain values, and what JSON has no form for is of its annotated type.
+
+        Raises:
+            ProblemError: it is no JSON, or the task cannot be called like this.
+        """
+        try:
+            read = self._adapter.validate_json(body)
+        except ValidationError as error:
+            errors = error.errors(include_url=False, include_context=False, include_input=False)
+            raise ProblemError(INVALID_ARGUMENTS, in_words(errors)) from None
+        # Models as dictionaries: a message holds no classes of yours.
+        plain: dict[str, Any] = self._adapter.dump_python(read)
+        return plain
+
+
+def _hints(call: Callable[..., object]) -> Mapping[str, Any]:
+    try:
+        return get_type_hints(inspect.unwrap(call), include_extras=True)
+    except Exception:  # noqa: BLE001 - an annotation may name what is only there for type checkers
+        return {}
+
+
+def _known(kind: Any) -> Any:  # noqa: ANN401 - an annotation
+    """Answer the annotation, or Any where JSON can be no such thing."""
+    try:
+        TypeAdapter(kind).json_schema()
+    except (PydanticSchemaGenerationError, PydanticUserError):
+        return Any
+    return kind
+
+
+def _inlined(schema: Any, definitions: Mapping[str, Any], inside: tuple[str, ...]) -> Any:  # noqa: ANN401 - any JSON
+    """Put definitions where they are referred to; one that holds itself may be anything there."""
+    match schema:
+        case {"$ref": str(reference), **others}:
+            name = reference.rpartition("/")[2]
+            if name in inside:
+                return {}
+            return {**_inlined(definitions[name], definitions, (*inside, name)), **others}
+        case dict():
+            return {name: _inlined(part, definitions, inside) for name, part in schema.items()}
+        case list():
+            return [_inlined(part, definitions, inside) for part in schema]
+        case _:
+            return schema
