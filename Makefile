@@ -45,7 +45,7 @@ up: $(if $(wildcard $(DEVELOPMENT)),$(DEVELOPMENT),$(RUNTIME)) ## Start the demo
 	@$(BIN)/python -m oncelery.embedded
 
 test: $(DEVELOPMENT) servers ## Run all tests, on real servers that they start and stop; TESTS="..." for some, or for options
-	$(BIN)/pytest $(TESTS)
+	$(BIN)/pytest --numprocesses auto --dist loadfile $(TESTS)
 
 prove: $(DEVELOPMENT) servers ## Kill, drop and delay over many more jobs than `make test` does; takes minutes
 	$(BIN)/pytest -m prove $(TESTS)
