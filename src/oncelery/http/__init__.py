@@ -1,1 +1,23 @@
-"""Jobs over HTTP, for FastAPI."""
+"""Jobs over HTTP, for FastAPI: a double-click, a retried POST and a redelivered message all meet the same job.
+
+app, router       create_app, create_router
+jobs              submit, find, watch, cancel
+dead_letters      look, revive, discard
+duplicates        the audit
+health            metrics, liveness, readiness
+auth              who may do what
+submitting        submit(task, …), for routes of yours too
+idempotency_key   the header
+problems          errors, as problem+json
+watching          one thread that looks, for any number of clients
+"""
+
+from __future__ import annotations
+
+from oncelery.http.app import create_app
+from oncelery.http.idempotency_key import idempotency_key
+from oncelery.http.problems import map_errors
+from oncelery.http.router import create_router
+from oncelery.http.submitting import submit
+
+__all__ = ["create_app", "create_router", "idempotency_key", "map_errors", "submit"]

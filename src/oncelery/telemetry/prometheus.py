@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
@@ -60,6 +61,17 @@ class LedgerCollector(Collector):
         yield from _gauges(tally)
         yield from _counters(tally.decisions)
         yield _run_seconds(tally.decisions)
+
+
+#: The type of an exposition.
+EXPOSITION = CONTENT_TYPE_LATEST
+
+
+def exposition(ledger: Ledger) -> bytes:
+    """Give all metrics of a ledger as the text that Prometheus reads."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(LedgerCollector(ledger))
+    return generate_latest(registry)
 
 
 def _gauges(tally: Tally) -> Iterator[Metric]:

@@ -1,0 +1,76 @@
+"""The body of a request: JSON, not too large, and not sent for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, TypeVar
+
+from fastapi import Request
+from pydantic import TypeAdapter, ValidationError
+from starlette.requests import ClientDisconnect
+
+from oncelery.http.problems import INVALID_REQUEST, NOT_JSON, TOO_LARGE, TOO_SLOW, ProblemError, in_words
+
+T = TypeVar("T")
+
+#: The most that a body may have, in bytes.
+LARGEST: Final = 1 << 20
+
+#: How long a client may take to send it, in seconds.
+LONGEST: Final = 30.0
+
+
+async def read_body(request: Request, *, largest: int = LARGEST) -> bytes:
+    """Read a body of JSON, without looking into it.
+
+    Raises:
+        ProblemError: it is of another type, too large, or takes too long.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    # Not the types that a form on somebody else's page can send.
+    if kind != "application/json":
+        raise ProblemError(NOT_JSON, f"the body is of type {kind or '(none)'}, not application/json")
+    if int(request.headers.get("content-length", 0)) > largest:
+        raise _too_large(largest)
+    try:
+        async with asyncio.timeout(LONGEST):
+            return await _read(request, largest)
+    except TimeoutError:
+        raise ProblemError(TOO_SLOW, f"the body was not there after {LONGEST:g} seconds") from None
+    except ClientDisconnect:
+        # Nobody reads this.
+        raise ProblemError(INVALID_REQUEST, "the client went away before its body was there") from None
+
+
+async def read_as(request: Request, adapter: TypeAdapter[T], *, largest: int = LARGEST) -> T:
+    """Read a body of JSON as a type of ours.
+
+    Raises:
+        ProblemError: it cannot be read, or is not of that type.
+    """
+    try:
+        return adapter.validate_json(await read_body(request, largest=largest))
+    except ValidationError as error:
+        errors = error.errors(include_url=False, include_context=False, include_input=False)
+        raise ProblemError(INVALID_REQUEST, in_words(errors)) from None
+
+
+async def _read(request: Request, largest: int) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    async for part in request.stream():
+        size += len(part)
+        if size > largest:
+            raise _too_large(largest)
+        parts.append(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _too_large(largest: int) -> ProblemError:
+    return ProblemError(
+        TOO_LARGE, f"the body may have {largest:,} bytes: keep it elsewhere and pass a reference", headers=_CLOSE
+    )
+
+
+#: What is still under way of the body is not waited for.
+_CLOSE: Final = {"Connection": "close"}

@@ -1,0 +1,183 @@
+"""Routes to look at dead letters, revive and discard them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Final, assert_never
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import Response
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter
+
+from oncelery.answers import Absent, Discarded, Existing, NotBuried, Revived
+from oncelery.http import problems as p
+from oncelery.http.auth import Caller, Role
+from oncelery.http.body import read_as
+from oncelery.http.jobs import Cursor, JobId, Limit, Moment, Word, page_of
+from oncelery.http.service import Service, answer_json
+from oncelery.http.submitting import in_thread, show_job
+from oncelery.http.views import DeadLetterView, JobPage, JobView, RevivalView, dead_letter_of
+from oncelery.job import DISCARDED, Job, State
+
+_READING: Final = (p.INVALID_REQUEST, p.FORBIDDEN, p.UNKNOWN_JOB, p.STORE_UNAVAILABLE)
+_WRITING: Final = (*_READING, p.TOO_SLOW, p.TOO_LARGE, p.NOT_JSON)
+
+
+class Correction(BaseModel):
+    """Other arguments for a dead letter; what is left out stays."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    args: list[Any] | None = None
+    kwargs: dict[str, Any] | None = None
+
+
+class Selection(BaseModel):
+    """Which dead letters to revive; what is left out means any."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    task: str = Field("", max_length=255, pattern=r"^[^\x00]*$")
+    scope: str = Field("", max_length=255, pattern=r"^[^\x00]*$")
+    since: AwareDatetime | None = None
+    until: AwareDatetime | None = None
+    #: Only tell what would become of each.
+    dry_run: bool = False
+
+
+_correction: TypeAdapter[Correction] = TypeAdapter(Correction)
+_selection: TypeAdapter[Selection] = TypeAdapter(Selection)
+
+
+def add_dead_letters(router: APIRouter, service: Service) -> None:
+    """Add the routes."""
+    _add_reading(router, service)
+    _add_reviving(router, service)
+    _add_discarding(router, service)
+
+
+def _add_reading(router: APIRouter, service: Service) -> None:
+    once, reads = service.once, Depends(service.access(Role.READ))
+
+    @router.get(
+        "/dead-letters",
+        tags=["dead letters"],
+        summary="List dead letters, newest first",
+        response_model=JobPage,
+        responses=p.documented(*_READING),
+    )
+    async def list_dead_letters(
+        *,
+        task: Word = "",
+        scope: Word = "",
+        since: Moment = None,
+        until: Moment = None,
+        cursor: Cursor = "",
+        limit: Limit = 50,
+        caller: Caller = reads,
+    ) -> Response:
+        scope = service.scope_for(caller, scope)
+        return await page_of(
+            once.dead_letters.find, task=task, scope=scope, since=since, until=until, cursor=cursor, limit=limit
+        )
+
+    @router.get(
+        "/dead-letters/{job_id}",
+        tags=["dead letters"],
+        summary="Look at a dead letter: its arguments, error, traceback and attempts",
+        response_model=DeadLetterView,
+        responses=p.documented(*_READING),
+    )
+    async def get_dead_letter(job_id: JobId, caller: Caller = reads) -> Response:
+        job = service.seen_by(caller, await in_thread(once.dead_letters.get, job_id), job_id)
+        return answer_json(dead_letter_of(job, once.jobs.call(job)))
+
+
+def _add_reviving(router: APIRouter, service: Service) -> None:
+    once, operates = service.once, Depends(service.access(Role.OPERATE))
+
+    @router.post(
+        "/dead-letters/revive",
+        tags=["dead letters"],
+        summary="Revive all dead letters that match, each for itself",
+        response_model=RevivalView,
+        responses=p.documented(*_WRITING),
+        openapi_extra=_takes(Selection),
+    )
+    async def revive_many(request: Request, caller: Caller = operates) -> Response:
+        chosen = await read_as(request, _selection, largest=service.largest_body)
+        scope = service.scope_for(caller, chosen.scope)
+        since: datetime | None = chosen.since
+        until: datetime | None = chosen.until
+        revival = await in_thread(
+            once.dead_letters.revive_many,
+            task=chosen.task,
+            scope=scope,
+            since=since,
+            until=until,
+            dry_run=chosen.dry_run,
+        )
+        return answer_json(revival)
+
+    @router.post(
+        "/dead-letters/{job_id}/revive",
+        tags=["dead letters"],
+        summary="Revive a dead letter, with other arguments if need be",
+        status_code=202,
+        response_model=JobView,
+        responses=p.documented(*_WRITING, p.INVALID_ARGUMENTS, p.NOT_BURIED, p.SUPERSEDED),
+        openapi_extra=_takes(Correction),
+    )
+    async def revive(request: Request, job_id: JobId, caller: Caller = operates) -> Response:
+        correction = await read_as(request, _correction, largest=service.largest_body)
+        await service.job(job_id, caller)
+        try:
+            answer = await in_thread(once.dead_letters.revive, job_id, args=correction.args, kwargs=correction.kwargs)
+        except TypeError as error:
+            raise p.ProblemError(p.INVALID_ARGUMENTS, str(error)) from error
+        match answer:
+            case Revived(job):
+                return show_job(once, job, status=202)
+            case Existing(job):
+                detail = f"job {job.id} has its key, and is {job.state}"
+                raise p.ProblemError(p.SUPERSEDED, detail, job_id=job.id, state=job.state)
+            case NotBuried(job):
+                raise _not_buried(job)
+            case Absent():
+                return show_job(once, service.seen_by(caller, None, job_id))
+            case _:
+                assert_never(answer)
+
+
+def _add_discarding(router: APIRouter, service: Service) -> None:
+    once, operates = service.once, Depends(service.access(Role.OPERATE))
+
+    @router.delete(
+        "/dead-letters/{job_id}",
+        tags=["dead letters"],
+        summary="Discard a dead letter: nothing of it will run",
+        response_model=JobView,
+        responses=p.documented(*_READING, p.NOT_BURIED),
+    )
+    async def discard(job_id: JobId, caller: Caller = operates) -> Response:
+        await service.job(job_id, caller)
+        match answer := await in_thread(once.dead_letters.discard, job_id):
+            case Discarded(job):
+                return show_job(once, job)
+            case NotBuried(job) if job.state is State.CANCELLED and job.reason == DISCARDED:
+                # Sent again, as a client does that saw no answer.
+                return show_job(once, job)
+            case NotBuried(job):
+                raise _not_buried(job)
+            case Absent():
+                return show_job(once, service.seen_by(caller, None, job_id))
+            case _:
+                assert_never(answer)
+
+
+def _not_buried(job: Job) -> p.ProblemError:
+    return p.ProblemError(p.NOT_BURIED, f"it is {job.state}", job_id=job.id, state=job.state)
+
+
+def _takes(model: type[BaseModel]) -> dict[str, Any]:
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": model.model_json_schema()}}}}

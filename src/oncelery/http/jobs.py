@@ -1,0 +1,271 @@
+"""Routes to submit, find, watch and cancel jobs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated, Any, Final, assert_never
+from urllib.parse import quote
+
+from fastapi import APIRouter, Depends, Header, Path, Query, Request
+from fastapi.responses import Response, StreamingResponse
+from kombu.exceptions import OperationalError
+from pydantic import AwareDatetime
+
+from oncelery.answers import Absent, Cancelled, Finished, Requested
+from oncelery.codec import encode
+from oncelery.http import problems as p
+from oncelery.http.arguments import Arguments
+from oncelery.http.auth import Caller, Role
+from oncelery.http.body import read_body
+from oncelery.http.idempotency_key import described, read_key
+from oncelery.http.service import LONGEST_PAGE, LONGEST_WAIT, Service, answer_json, jobs_url
+from oncelery.http.submitting import REPLAYED, in_thread, show_job, submit
+from oncelery.http.views import JobPage, JobView, summary_of, version_of, view_of
+from oncelery.job import Job, Page, State
+
+if TYPE_CHECKING:
+    from oncelery.celery.task import IdempotentTask
+
+#: How often a stream says that it is alive, in seconds; proxies close silent ones.
+PING_EVERY: Final = 15.0
+
+JobId = Annotated[str, Path(min_length=1, max_length=255, pattern=r"^[^\x00/]+$", description="The job's id")]
+Cursor = Annotated[str, Query(max_length=600, description="Continues a list: the cursor of its last page")]
+Limit = Annotated[int, Query(ge=1, le=LONGEST_PAGE, description="How many to a page")]
+Word = Annotated[str, Query(max_length=255, pattern=r"^[^\x00]*$")]
+Moment = Annotated[AwareDatetime | None, Query(description="Of the last change; with its time zone")]
+
+_LOCATION = {"Location": {"description": "Where the job is found", "schema": {"type": "string"}}}
+_REPLAYED = {REPLAYED: {"description": "The work was done before", "schema": {"const": "true"}}}
+
+
+def add_jobs(router: APIRouter, service: Service) -> None:
+    """Add the routes."""
+    for task in service.tasks.values():
+        _add_task(router, service, task)
+    _add_reading(router, service)
+    _add_watching(router, service)
+    _add_cancelling(router, service)
+
+
+def _add_task(router: APIRouter, service: Service, task: IdempotentTask) -> None:
+    arguments = Arguments(task.run)
+    submits = Depends(service.access(Role.SUBMIT))
+
+    async def submit_job(request: Request, caller: Caller = submits) -> Response:
+        key = read_key(request, required=service.require_key)
+        kwargs = arguments.read(await read_body(request, largest=service.largest_body))
+        return await submit(
+            task,
+            kwargs=kwargs,
+            idempotency_key=key,
+            scope=caller.scope,
+            caller=caller.name,
+            request=request,
+            jobs_url=jobs_url(request, 1),
+        )
+
+    router.add_api_route(
+        f"/jobs/{quote(task.name)}",
+        submit_job,
+        methods=["POST"],
+        name=f"submit {task.name}",
+        summary=f"Submit {task.name}",
+        description=task.__doc__ or "",
+        tags=["jobs"],
+        status_code=202,
+        response_model=JobView,
+        response_description="Accepted, or joined to the job that is there",
+        responses={
+            202: {"headers": _LOCATION},
+            200: {"model": JobView, "description": "Done before: its result", "headers": _LOCATION | _REPLAYED},
+            **p.documented(
+                *(p.INVALID_ARGUMENTS, p.KEY_MALFORMED, p.KEY_MISSING, p.FORBIDDEN, p.TOO_SLOW, p.DUPLICATE),
+                *(p.TOO_LARGE, p.NOT_JSON, p.PAYLOAD_MISMATCH, p.STORE_UNAVAILABLE, p.BROKER_UNAVAILABLE),
+            ),
+        },
+        openapi_extra={
+            "parameters": [described(required=service.require_key)],
+            "requestBody": {"required": True, "content": {"application/json": {"schema": arguments.schema}}},
+        },
+    )
+
+
+def _add_reading(router: APIRouter, service: Service) -> None:
+    once, submits, reads = service.once, Depends(service.access(Role.SUBMIT)), Depends(service.access(Role.READ))
+
+    @router.post("/jobs/{task}", include_in_schema=False)
+    async def submit_unknown(task: str, _caller: Caller = submits) -> Response:
+        raise p.ProblemError(p.UNKNOWN_TASK, f"there is no task {task!r}, or it is not exposed")
+
+    @router.get(
+        "/jobs",
+        tags=["jobs"],
+        summary="List jobs, newest change first",
+        response_model=JobPage,
+        responses=p.documented(p.INVALID_REQUEST, p.FORBIDDEN, p.STORE_UNAVAILABLE),
+    )
+    async def list_jobs(
+        *,
+        state: Annotated[list[State] | None, Query(description="One state or several")] = None,
+        task: Word = "",
+        scope: Word = "",
+        since: Moment = None,
+        until: Moment = None,
+        cursor: Cursor = "",
+        limit: Limit = 50,
+        caller: Caller = reads,
+    ) -> Response:
+        scope = service.scope_for(caller, scope)
+        return await page_of(
+            once.jobs.find,
+            states=state or (),
+            task=task,
+            scope=scope,
+            since=since,
+            until=until,
+            cursor=cursor,
+            limit=limit,
+        )
+
+
+def _add_watching(router: APIRouter, service: Service) -> None:
+    once, reads = service.once, Depends(service.access(Role.READ))
+
+    @router.get(
+        "/jobs/{job_id}",
+        tags=["jobs"],
+        summary="Look at a job, or wait for it",
+        response_model=JobView,
+        responses={
+            304: {"description": "It is still what If-None-Match names"},
+            **p.documented(p.INVALID_REQUEST, p.FORBIDDEN, p.UNKNOWN_JOB, p.STORE_UNAVAILABLE),
+        },
+    )
+    async def get_job(
+        job_id: JobId,
+        wait: Annotated[
+            int, Query(ge=0, le=LONGEST_WAIT, description="Seconds to wait for its end, or a change from If-None-Match")
+        ] = 0,
+        if_none_match: Annotated[str | None, Header(description="The ETag that was seen last")] = None,
+        caller: Caller = reads,
+    ) -> Response:
+        job = await service.job(job_id, caller)
+        until = monotonic() + wait
+        shown = show_job(once, job)
+        with service.watcher.watching(job) as watch:
+            while _is_nothing_new(job, shown, if_none_match) and await watch.changed(until - monotonic()):
+                job = service.seen_by(caller, watch.job, job_id)
+                shown = show_job(once, job)
+        if shown.headers["ETag"] == if_none_match:
+            return Response(status_code=304, headers={"ETag": if_none_match})
+        return shown
+
+    @router.get(
+        "/jobs/{job_id}/events",
+        tags=["jobs"],
+        summary="Watch a job until it ends",
+        response_class=StreamingResponse,
+        responses={
+            200: {
+                "description": "Server-sent events: the job, as `GET /jobs/{job_id}` shows it, after each change",
+                "content": {"text/event-stream": {"schema": {"type": "string"}}},
+            },
+            204: {"description": "It has ended, and Last-Event-ID names its end: do not ask again"},
+            **p.documented(p.INVALID_REQUEST, p.FORBIDDEN, p.UNKNOWN_JOB, p.STORE_UNAVAILABLE),
+        },
+    )
+    async def watch_job(
+        job_id: JobId,
+        last_event_id: Annotated[str, Header(description="The id of the last event that was seen")] = "",
+        caller: Caller = reads,
+    ) -> Response:
+        job = await service.job(job_id, caller)
+        if not job.state.live and _event(service, job)[0] == last_event_id:
+            return Response(status_code=204)
+        return StreamingResponse(
+            _events(service, job, last_event_id),
+            media_type="text/event-stream",
+            headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
+        )
+
+
+def _is_nothing_new(job: Job, shown: Response, seen: str | None) -> bool:
+    return shown.headers["ETag"] == seen if seen else job.state.live
+
+
+async def _events(service: Service, job: Job, seen: str) -> AsyncIterator[bytes]:
+    """Give the job as it is unless that was seen, and after each change, until it has ended."""
+    with service.watcher.watching(job) as watch:
+        now: Job | None = job
+        while now:
+            version, event = _event(service, now)
+            if version != seen:
+                yield event
+                seen = version
+            if not now.state.live:
+                return
+            while not await watch.changed(PING_EVERY):
+                yield b": ping\n\n"
+            now = watch.job
+
+
+def _event(service: Service, job: Job) -> tuple[str, bytes]:
+    written = encode(view_of(job, service.once.jobs.result(job)))
+    version = version_of(written)
+    return version, b"id: %s\ndata: %s\n\n" % (version.encode(), written)
+
+
+def _add_cancelling(router: APIRouter, service: Service) -> None:
+    once, operates = service.once, Depends(service.access(Role.OPERATE))
+
+    @router.post(
+        "/jobs/{job_id}/cancel",
+        tags=["jobs"],
+        summary="Cancel a job, or ask its run to end",
+        status_code=202,
+        response_model=JobView,
+        responses=p.documented(
+            *(p.INVALID_REQUEST, p.FORBIDDEN, p.UNKNOWN_JOB, p.JOB_FINISHED, p.STORE_UNAVAILABLE, p.BROKER_UNAVAILABLE)
+        ),
+    )
+    async def cancel_job(
+        *,
+        job_id: JobId,
+        reason: Annotated[str, Query(min_length=1, max_length=255, pattern=r"^[^\x00]+$")] = "cancelled",
+        terminate: Annotated[
+            bool, Query(description="End the process that runs it, for a task that does not heed the request")
+        ] = False,
+        caller: Caller = operates,
+    ) -> Response:
+        await service.job(job_id, caller)
+        try:
+            answer = await in_thread(once.jobs.cancel, job_id, reason=reason, terminate=terminate)
+        except OperationalError as error:
+            text = "the job is cancelled, but its process could not be told: send it again"
+            raise p.ProblemError(p.BROKER_UNAVAILABLE, text) from error
+        match answer:
+            case Cancelled(job) | Requested(job):
+                return show_job(once, job, status=202)
+            case Finished(job):
+                detail = f"it is {job.state}, too late to cancel it"
+                raise p.ProblemError(p.JOB_FINISHED, detail, job_id=job.id, state=job.state)
+            case Absent():
+                return show_job(once, service.seen_by(caller, None, job_id))
+            case _:
+                assert_never(answer)
+
+
+async def page_of(find: Callable[..., Page[Job]], **filters: Any) -> Response:  # noqa: ANN401 - a Query's fields
+    """Answer with one page of jobs."""
+    page = await paged(find, **filters)
+    return answer_json({"items": [summary_of(job) for job in page.items], "cursor": page.cursor})
+
+
+async def paged(find: Callable[..., Page[Any]], **filters: Any) -> Page[Any]:  # noqa: ANN401 - of any kind
+    """Ask for a page; a cursor that nobody gave out is the client's fault."""
+    try:
+        return await in_thread(find, **filters)
+    except ValueError as error:
+        raise p.ProblemError(p.INVALID_REQUEST, str(error)) from error

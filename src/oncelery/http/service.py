@@ -1,0 +1,92 @@
+"""What all routes stand on: the extension, who is let in, and how jobs are found and shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from fastapi import Request
+from fastapi.responses import Response
+
+from oncelery.codec import encode
+from oncelery.errors import ConfigurationError
+from oncelery.http.auth import Access, Caller
+from oncelery.http.body import LARGEST
+from oncelery.http.problems import FORBIDDEN, UNKNOWN_JOB, ProblemError
+from oncelery.http.submitting import in_thread
+from oncelery.http.watching import Watcher
+from oncelery.job import Job
+
+if TYPE_CHECKING:
+    from oncelery.celery.extension import Oncelery
+    from oncelery.celery.task import IdempotentTask
+
+#: The longest that `?wait=` waits, in seconds; proxies give up after a minute.
+LONGEST_WAIT: Final = 30
+
+#: The most items on one page.
+LONGEST_PAGE: Final = 200
+
+
+class Service:
+    """The parts of one service, made before its routes."""
+
+    def __init__(
+        self,
+        once: Oncelery,
+        *,
+        tasks: Iterable[IdempotentTask | str],
+        access: Access,
+        require_key: bool = False,
+        largest_body: int = LARGEST,
+    ) -> None:
+        self.once = once
+        self.access = access
+        #: Whether a submission must have an Idempotency-Key.
+        self.require_key = require_key
+        self.largest_body = largest_body
+        #: What may be submitted, by name.
+        self.tasks: Mapping[str, IdempotentTask] = {task.name: task for task in map(self._guarded, tasks)}
+        self.watcher = Watcher(once.jobs.get)
+
+    async def job(self, job_id: str, caller: Caller) -> Job:
+        """Find a job.
+
+        Raises:
+            ProblemError: there is none, or it is not the caller's to see, which is the same.
+        """
+        return self.seen_by(caller, await in_thread(self.once.jobs.get, job_id), job_id)
+
+    def seen_by(self, caller: Caller, job: Job | None, job_id: str) -> Job:
+        """Answer the job, if the caller may see it; raise as if there were none, if not."""
+        if job is None or not caller.sees(job.scope):
+            raise ProblemError(UNKNOWN_JOB, f"there is no job {job_id!r}, or no more")
+        return job
+
+    def scope_for(self, caller: Caller, asked: str) -> str:
+        """Answer the scope to look into: that asked for, within what the caller sees."""
+        if asked and not caller.sees(asked):
+            raise ProblemError(FORBIDDEN, f"this caller is bound to scope {caller.scope!r}")
+        return asked or caller.scope
+
+    def _guarded(self, task: IdempotentTask | str) -> IdempotentTask:
+        found: Any = self.once.app.tasks.get(task) if isinstance(task, str) else task
+        if getattr(found, "oncelery", None) is not self.once:
+            raise ConfigurationError(
+                f"{getattr(found, 'name', task)!r} is no guarded task of this app: declare it with @once.task(...)"
+            )
+        guarded: IdempotentTask = found
+        return guarded
+
+
+def answer_json(value: object, *, status: int = 200) -> Response:
+    """Answer with what can be written as JSON."""
+    return Response(encode(value), status, media_type="application/json")
+
+
+def jobs_url(request: Request, steps: int) -> str:
+    """Tell where jobs are found, from a request that is so many steps below."""
+    path: str = request.scope["path"]
+    for _ in range(steps):
+        path = path.rpartition("/")[0]
+    return path

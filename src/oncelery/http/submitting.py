@@ -1,0 +1,120 @@
+"""From a request to a job: `submit(task, …)`, for our routes and yours."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+
+from celery.result import EagerResult
+from fastapi import Request
+from fastapi.responses import Response
+from kombu.exceptions import OperationalError
+
+from oncelery.codec import encode
+from oncelery.errors import OnceleryError
+from oncelery.http.problems import BROKER_UNAVAILABLE, ProblemError, problem_of
+from oncelery.http.views import version_of, view_of
+from oncelery.job import Job, State
+
+if TYPE_CHECKING:
+    from oncelery.celery.extension import Oncelery
+    from oncelery.celery.task import IdempotentTask
+
+try:
+    from oncelery.telemetry.opentelemetry import carried
+except ImportError:  # pragma: no cover - the extra is not installed
+
+    def carried(headers: Mapping[str, str]) -> dict[str, str]:  # noqa: ARG001
+        """Carry no trace."""
+        return {}
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+#: The header of an answer that is not the first one.
+REPLAYED: Final = "Idempotent-Replayed"
+
+#: How many calls of the store and the broker are under way at once; more only fight for the interpreter.
+THREADS: Final = 16
+
+_threads = ThreadPoolExecutor(THREADS, thread_name_prefix="oncelery-http")
+
+
+async def in_thread(ask: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Ask the store or the broker, which block, without blocking the others; the trace under way stays under way."""
+    context = copy_context()
+    return await asyncio.get_running_loop().run_in_executor(_threads, lambda: context.run(ask, *args, **kwargs))
+
+
+async def submit(
+    task: IdempotentTask,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    idempotency_key: str | None = None,
+    scope: str = "",
+    caller: str = "",
+    request: Request | None = None,
+    jobs_url: str = "/jobs",
+    **options: Any,  # noqa: ANN401 - Celery's
+) -> Response:
+    """Submit a job, and answer as `POST /jobs/{task}` does: 202 with the job, or 200 if it was done before.
+
+    Args:
+        task: A guarded task.
+        args: Of the call, by place.
+        kwargs: Of the call, by name.
+        idempotency_key: The caller's key: `Depends(idempotency_key)`.
+        scope: The tenant for whom the call is made; keys of different tenants never meet.
+        caller: Who submits, in the audit.
+        request: The request, whose trace goes on in the task.
+        jobs_url: Where jobs are found, for the header Location.
+        options: What else `apply_async` takes.
+
+    Raises:
+        ProblemError: the job was not accepted; FastAPI answers with it.
+    """
+    if trace := carried(request.headers if request else {}):
+        options["headers"] = {**(options.get("headers") or {}), **trace}
+    job, replayed = await in_thread(
+        _publish,
+        task,
+        jobs_url,
+        args=args,
+        kwargs=kwargs,
+        idempotency_key=idempotency_key,
+        scope=scope,
+        caller=caller,
+        **options,
+    )
+    headers = {"Location": f"{jobs_url}/{job.id}"}
+    if replayed:
+        headers[REPLAYED] = "true"
+    return show_job(task.oncelery, job, status=200 if replayed else 202, headers=headers)
+
+
+def show_job(once: Oncelery, job: Job, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Answer with a job, and its version as ETag."""
+    written = encode(view_of(job, once.jobs.result(job)))
+    tagged = {"ETag": f'"{version_of(written)}"', **(headers or {})}
+    return Response(written, status, tagged, "application/json")
+
+
+def _publish(task: IdempotentTask, jobs_url: str, **call: Any) -> tuple[Job, bool]:  # noqa: ANN401 - apply_async's
+    """Publish, and tell the job and whether its result answers this call."""
+    try:
+        result: Any = task.apply_async(**call)
+        job: Job | None = result.job
+        if job is None or isinstance(result, EagerResult):
+            # It has run meanwhile.
+            job = task.oncelery.ledger.get(result.id)
+    except OnceleryError as error:
+        raise problem_of(error, jobs_url=jobs_url) or error from error
+    except OperationalError as error:
+        raise ProblemError(BROKER_UNAVAILABLE, "nothing was accepted, send it again") from error
+    assert job is not None  # noqa: S101 - it was accepted or found a moment ago
+    return job, result.existing and job.state is State.COMPLETED
