@@ -15,6 +15,7 @@ stores        memory, Redis and Valkey, PostgreSQL, all held to one contract
 sql           effects in your SQL database                                               EFFECT
 operations    jobs to look at and cancel, dead letters to revive, the audit of duplicates OPERATE
 telemetry     what happened, as log lines and figures
+webhooks      call-backs: signed, to public addresses only                               TELL
 celery        the extension, the task class, what the worker's main process does
 http          jobs over HTTP: a FastAPI service, or a router for yours
 cli           the command `oncelery`
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING
 
 from oncelery.errors import (
     ConfigurationError,
+    DeliveryError,
     DuplicateTaskError,
     FingerprintError,
     JobBuriedError,
@@ -40,6 +42,8 @@ from oncelery.errors import (
     ScopeError,
     StoreUnavailableError,
     TooLargeError,
+    WebhookTargetError,
+    WebhookVerificationError,
 )
 from oncelery.fingerprint import TASK_ID, fingerprint
 from oncelery.policy import Backoff, Policy
@@ -50,11 +54,13 @@ if TYPE_CHECKING:
     from oncelery.celery.task import IdempotentTask
     from oncelery.run import current_run
     from oncelery.sql.insert_once import insert_once
+    from oncelery.webhooks.signing import verify_webhook
 
 __all__ = [
     "TASK_ID",
     "Backoff",
     "ConfigurationError",
+    "DeliveryError",
     "DuplicateTaskError",
     "FingerprintError",
     "IdempotentTask",
@@ -70,10 +76,13 @@ __all__ = [
     "ScopeError",
     "StoreUnavailableError",
     "TooLargeError",
+    "WebhookTargetError",
+    "WebhookVerificationError",
     "current_run",
     "fingerprint",
     "insert_once",
     "only_one",
+    "verify_webhook",
 ]
 
 _LAZY = {
@@ -82,6 +91,7 @@ _LAZY = {
     "current_run": "run",
     "insert_once": "sql.insert_once",
     "only_one": "celery.only_one",
+    "verify_webhook": "webhooks.signing",
 }
 
 

@@ -65,6 +65,18 @@ class ScopeError(OnceleryError, ValueError):
     """The arguments name another tenant than the caller is. Submit for your own, or with a key of theirs."""
 
 
+class WebhookTargetError(OnceleryError, ValueError):
+    """A URL that no call-back may be sent to: https and public addresses only, unless `allow_private=True`."""
+
+
+class WebhookVerificationError(OnceleryError, ValueError):
+    """A call-back that is not ours, or an old one. Answer 400 and do nothing of what it says."""
+
+
+class DeliveryError(OnceleryError):
+    """A call-back was not taken. It is sent again, and in the end kept as a dead letter."""
+
+
 class RowError(OnceleryError, ValueError):
     """A row of a batch is unlike the others or has no key; nothing was inserted. The message says which row."""
 

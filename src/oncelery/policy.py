@@ -55,6 +55,8 @@ class Policy:
     #: "rerun", "hold", or a callable that verifies whether the effect happened.
     on_takeover: Literal["rerun", "hold"] | Callable[..., Any] = "rerun"
     durability: Durability = Durability.FAST
+    #: A URL to call when a job has ended.
+    notify: str = ""
 
     @classmethod
     def of(cls, **options: Any) -> Policy:  # noqa: ANN401 - checked one by one
@@ -71,6 +73,7 @@ class Policy:
         _require(self.max_attempts >= 1, "max_attempts must be at least 1", self.max_attempts)
         _require(self.max_crashes >= 0, "max_crashes cannot be negative", self.max_crashes)
         _require(isinstance(self.backoff, Backoff), "backoff must be a Backoff", self.backoff)
+        _require(isinstance(self.notify, str), "notify must be a URL", self.notify)
         takeover = self.on_takeover in ("rerun", "hold") or callable(self.on_takeover)
         _require(takeover, 'on_takeover must be "rerun", "hold" or a callable', self.on_takeover)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
@@ -15,6 +15,10 @@ PREFIX = "oncelery_"
 
 #: What the environment, which has nothing but text, means as numbers.
 NUMBERS = frozenset({"sweep_every", "max_received", "retention", "lease", "history", "max_attempts", "max_crashes"})
+
+#: What it means as yes and no.
+SWITCHES = frozenset({"allow_private"})
+SWITCHED = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +37,11 @@ class Settings:
     on_broker_down: Literal["accept", "refuse"] = "accept"
     #: A queue to which dead letters are copied, besides being kept in the ledger.
     dead_letter_queue: str = ""
+    #: What call-backs are signed with, the newest first: `whsec_…`. To give each scope its own, a mapping of scopes to
+    #: secrets ("" for all others), or a callable that is asked for those of a scope.
+    webhook_secrets: str | Sequence[str] | Mapping[str, Any] | Callable[[str], Any] = field(default=(), repr=False)
+    #: Whether call-backs may go to addresses that are not public, and there over plain http.
+    allow_private: bool = False
     #: Defaults for the options of all tasks.
     policy: Mapping[str, Any] = field(default_factory=dict)
 
@@ -59,6 +68,8 @@ class Settings:
         for name in ("sweep_every", "max_received"):
             if not isinstance(value := getattr(self, name), int | float) or value < 0:
                 raise ConfigurationError(f"{name} must be a number, and not negative: {value!r}")
+        if not isinstance(self.allow_private, bool):
+            raise ConfigurationError(f"allow_private must be True or False, not {self.allow_private!r}")
         if self.on_broker_down not in ("accept", "refuse"):
             raise ConfigurationError(f'on_broker_down must be "accept" or "refuse", not {self.on_broker_down!r}')
 
@@ -70,6 +81,8 @@ def _first(name: str, given: Mapping[str, Any], conf: Callable[[str], Any]) -> o
     if configured is not None:
         return configured
     text = os.environ.get((PREFIX + name).upper())
+    if text is not None and name in SWITCHES:
+        return SWITCHED.get(text.lower(), text)
     return text if text is None or name not in NUMBERS else _number(text)
 
 

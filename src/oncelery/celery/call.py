@@ -68,6 +68,10 @@ class TaskCall:
             # Sent by code that does not know the ledger.
             found = task.identity.of(args, kwargs, namespace=task.oncelery.namespace, task_id=request.id)
             header = {"key": found.key, "scope": found.scope, "digest": ""}
+            if policy.notify:
+                header["notify"] = policy.notify
+        #: A URL to call when the job has ended.
+        self.notify = "" if self.eager else header.get("notify", "")
         delivery = request.delivery_info or {}
         return Submission(
             id=job_id(task, request.id, request.replaced_task_nesting),

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from celery import Celery
 from celery.utils.imports import symbol_by_name
 
+from oncelery.celery.callbacks import Callbacks, declare
 from oncelery.celery.flusher import Flusher
 from oncelery.celery.keeper import Board, Keeper
 from oncelery.celery.message import Message
 from oncelery.celery.mirror import Mirror
-from oncelery.celery.publishing import publish_again
+from oncelery.celery.publishing import HEADER, publish_again
 from oncelery.celery.reading import Reading
 from oncelery.celery.recommended import recommend
 from oncelery.celery.sweeper import Sweeper, Swept, sweep
@@ -84,6 +85,7 @@ class Oncelery:
             if isinstance(task, IdempotentTask):
                 task.forget()
         app.steps["consumer"] |= {Keeper, Sweeper, Flusher}
+        declare(app)
         if recommended:
             recommend(app)
 
@@ -117,6 +119,11 @@ class Oncelery:
     def counting(self) -> Counting:
         """What this process has decided, on its way to the ledger's counters."""
         return Counting(lambda counts: self.ledger.count(counts))  # noqa: PLW0108 - the ledger is made after it
+
+    @cached_property
+    def callbacks(self) -> Callbacks:
+        """What tells others of the end of jobs."""
+        return Callbacks(self)
 
     @cached_property
     def heartbeat(self) -> Heartbeat:
@@ -165,6 +172,7 @@ class Oncelery:
         max_crashes: int = ...,
         on_takeover: Literal["rerun", "hold"] | Callable[..., Any] = ...,
         durability: Durability | Literal["fast", "safe"] = ...,
+        notify: str = ...,
         **celery: Any,
     ) -> Callable[[Callable[..., Any]], IdempotentTask]: ...
     def task(self, *functions: Callable[..., Any], **options: Any) -> Any:
@@ -208,12 +216,18 @@ class Oncelery:
     @cached_property
     def dead_letters(self) -> DeadLetters:
         """Jobs that nobody runs any more, to look at, revive and discard."""
-        return DeadLetters(self.ledger, publish=lambda job: publish_again(self, job), rewrite=self._rewrite)
+        return DeadLetters(self.ledger, publish=self._publish_revived, rewrite=self._rewrite)
 
     @cached_property
     def duplicates(self) -> Duplicates:
         """Who was answered what, and how often."""
         return Duplicates(self.ledger)
+
+    def _publish_revived(self, job: Job) -> None:
+        header = (Message.unpack(self.app, job.body or b"").options.get("headers") or {}).get(HEADER) or {}
+        if notify := header.get("notify"):
+            self.callbacks.expect(job.id, notify, again=True)
+        publish_again(self, job)
 
     def _rewrite(self, job: Job, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> bytes:
         message = Message.unpack(self.app, job.body or b"").revived(args, kwargs)

@@ -30,6 +30,12 @@ _logger = logging.getLogger("oncelery")
 #: The message header that carries a job's key to the worker.
 HEADER = "oncelery"
 
+#: Why a job is cancelled whose caller was told, by an error, that it could not be published.
+NOT_PUBLISHED = "not published"
+
+#: How long a job that somebody is to be told of stays readable at least: its call-back may be long under way.
+TOLD_WITHIN = timedelta(days=2)
+
 #: What makes a call part of a canvas, whose ids are fixed before it is published.
 _CANVAS = ("chain", "chord", "group_id", "link", "link_error", "parent_id", "replaced_task_nesting")
 
@@ -47,6 +53,8 @@ class Publication(Struct, frozen=True, kw_only=True):
     scope: str = ""
     #: Who submits, in the audit; empty: this app.
     caller: str = ""
+    #: A URL to call when the job has ended.
+    notify: str = ""
     #: Whether the id was there before the call: somebody may wait for a result under it.
     promised: bool = False
 
@@ -88,10 +96,10 @@ class Publication(Struct, frozen=True, kw_only=True):
             scope=self.scope,
         )
         digest = found.digest if self.idempotency_key else ""
-        self.options["headers"] = {
-            **(self.options.get("headers") or {}),
-            HEADER: {"key": found.key, "digest": digest, "scope": found.scope},
-        }
+        header = {"key": found.key, "digest": digest, "scope": found.scope}
+        if self.notify:
+            header["notify"] = self.notify
+        self.options["headers"] = {**(self.options.get("headers") or {}), HEADER: header}
         return Submission(
             id=self.job_id,
             key=found.key,
@@ -103,7 +111,7 @@ class Publication(Struct, frozen=True, kw_only=True):
             caller=self.caller or once.caller,
             delay=delay_of(self.options),
             retention=policy.retention,
-            history=policy.history,
+            history=max(policy.history, TOLD_WITHIN) if self.notify else policy.history,
             durability=policy.durability,
         )
 
@@ -122,16 +130,28 @@ def publish_once(publication: Publication) -> AsyncResult[Any]:
     once = task.oncelery
     match once.ledger.reserve(publication.submission(), on_duplicate=publication.on_duplicate):
         case Reserved(job):
+            expect(publication, job)
             return _send(once, publication, job)
         case Existing(job) if publication.options.get("expires") and cancel_expired(once, job):
             return publish_once(publication)
         case Existing(job) if job.state.live and publication.on_duplicate is OnDuplicate.REJECT:
             raise DuplicateTaskError(key=job.key, job_id=job.id, state=job.state)
         case Existing(job) if not publication.answered_by(job):
+            expect(publication, job)
             # Its id is fixed and others wait for it: let the worker answer, with the result of that job.
             return marked(task.send(publication), job)
         case Existing(job):
+            expect(publication, job)
             return _existing(publication, job)
+
+
+def expect(publication: Publication, job: Job, *, ledger: Ledger | None = None) -> None:
+    """See to it that whoever asked for it is told of the job's end; before it is published, so that none is missed.
+
+    Who is answered with a finished job has its result at hand.
+    """
+    if publication.notify and job.state.live and not publication.task.app.conf.task_always_eager:
+        publication.task.oncelery.callbacks.expect(job.id, publication.notify, ledger=ledger)
 
 
 def _existing(publication: Publication, job: Job) -> AsyncResult[Any]:
@@ -157,11 +177,11 @@ def _send(once: Oncelery, publication: Publication, job: Job) -> AsyncResult[Any
         if once.settings.on_broker_down == "accept":
             _logger.warning("job %s is accepted, but the broker did not take it; the sweeper will: %s", job.id, error)
             return marked(task.AsyncResult(publication.task_id), job, published=False)
-        once.ledger.cancel(job.id, reason="not published")
+        once.ledger.cancel(job.id, reason=NOT_PUBLISHED)
         raise
     except Exception:
         # The caller sees the error, so nobody may find the job later and run it.
-        once.ledger.cancel(job.id, reason="not published")
+        once.ledger.cancel(job.id, reason=NOT_PUBLISHED)
         raise
 
 

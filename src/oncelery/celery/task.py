@@ -138,6 +138,7 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
         idempotency_key: str | None = None,
         within: Any = None,
         scope: str = "",
+        notify: str = "",
         caller: str = "",
         **options: Any,
     ) -> AsyncResult[Any]:
@@ -155,6 +156,7 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
             options=options,
             idempotency_key=idempotency_key,
             scope=scope,
+            notify=self._notify(notify),
             caller=caller,
             promised=task_id is not None,
         )
@@ -163,6 +165,12 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
         if self.typing and (check := getattr(self, "__header__", None)):
             check(*args, **kwargs)
         return publish_once(publication) if within is None else publish_within(publication, within)
+
+    def _notify(self, asked: str) -> str:
+        url = asked or self.policy.notify
+        if url:
+            self.oncelery.callbacks.check(url)
+        return url
 
     def send(self, publication: Publication) -> AsyncResult[Any]:
         """Publish as Celery does."""
@@ -230,8 +238,11 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
             case Ended():
                 return self._conclude(call, ended)
             case Finished(job) | Buried(job):
+                # Also of one that had ended before: whoever ended it may have died before it told.
+                self._tell(call, job.id, job.state, job.fence)
                 return self._replay(job, call.submission.id)
             case Cancelled(job):
+                self._tell(call, job.id, job.state, job.fence)
                 return self._revoked(job.reason)
             case Busy(job) if job.id != call.submission.id:
                 return self._wait_for(job)
@@ -245,6 +256,7 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
 
     def _conclude(self, call: TaskCall, ended: Ended) -> Any:
         once, run = self.oncelery, ended.run
+        self._tell(call, run.job_id, ended.answer.state, run.fence)
         if ended.answer.next_id and (trailing := once.ledger.get(ended.answer.next_id)):
             publish_or_leave(trailing.id, lambda: publish_again(once, trailing))
         if ended.answer.state is State.CANCELLED:
@@ -266,6 +278,11 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
         if ended.answer.state is State.COMPLETED:
             self._name_links()
         return call.value
+
+    def _tell(self, call: TaskCall, job_id: str, state: State, fence: int) -> None:
+        # After it is settled: who is told may submit the same work again, at once.
+        if call.notify and not state.live:
+            self.oncelery.callbacks.tell(job_id, state, fence, call.notify)
 
     def _again(self, job: str, error: BaseException, delay: timedelta) -> Retry:
         """Publish the next attempt that the policy grants, past Celery's own count of retries."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from oncelery.answers import Existing, Reserved
-from oncelery.celery.publishing import Publication, cancel_expired, marked
+from oncelery.celery.publishing import Publication, cancel_expired, expect, marked
 from oncelery.errors import ConfigurationError, DuplicateTaskError
 from oncelery.job import Job, OnDuplicate, State
 from oncelery.sql.outbox import Outbox
@@ -29,12 +29,14 @@ def publish_within(publication: Publication, target: object) -> AsyncResult[Any]
     outbox = Outbox(once.ledger, target)
     match outbox.ledger.reserve(publication.submission(), on_duplicate=publication.on_duplicate):
         case Reserved(job):
+            expect(publication, job, ledger=outbox.ledger)
             return _to_be_published(publication, job, outbox)
         case Existing(job) if publication.options.get("expires") and cancel_expired(once, job, ledger=outbox.ledger):
             return publish_within(publication, target)
         case Existing(job) if job.state.live and publication.on_duplicate is OnDuplicate.REJECT:
             raise DuplicateTaskError(key=job.key, job_id=job.id, state=job.state)
         case Existing(job):
+            expect(publication, job, ledger=outbox.ledger)
             return marked(task.AsyncResult(job.id), job, existing=True)
 
 

@@ -1,0 +1,1 @@
+"""Call-backs by Standard Webhooks: signed, to public addresses only, within limits. Nothing here needs FastAPI."""
