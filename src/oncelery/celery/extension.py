@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import socket
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -38,6 +38,8 @@ from oncelery.telemetry.logging import log
 
 if TYPE_CHECKING:
     from functools import cached_property
+
+    from oncelery.operations.doctor import Finding
 else:
 
     class cached_property:  # noqa: N801 - called like those of others
@@ -235,6 +237,14 @@ class Oncelery:
         if task is not None and task.typing:
             task.__header__(*message.args, **message.kwargs)
         return message.pack(self.app)
+
+    def doctor(self, *, ignore: Collection[str] = ()) -> tuple[Finding, ...]:
+        """Look at app, broker, store and workers; tell what is wrong, why, and the line that mends it, errors first."""
+        # Seldom wanted, and it knows modules that know this one.
+        from oncelery.celery.facts import gather  # noqa: PLC0415
+        from oncelery.operations.doctor import examine  # noqa: PLC0415
+
+        return examine(gather(self), ignore=ignore)
 
     def sweep(self) -> Swept:
         """Publish what is lost, delete what is old; what the workers do by themselves."""

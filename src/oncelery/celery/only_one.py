@@ -39,6 +39,9 @@ HISTORY = timedelta(hours=1)
 #: How much of an error's text the record of an instance that raised it keeps.
 REASON_LENGTH = 255
 
+#: The attribute by which a function is known that skips.
+MARK = "oncelery_only_one"
+
 _logger = logging.getLogger("oncelery")
 
 #: The keys that the code running here holds already: a function that calls itself is one instance.
@@ -141,6 +144,8 @@ def _guard(function: Callable[P, R], key: Key | None, limit: timedelta | None, a
 
     # Celery checks arguments against the outermost signature.
     guarded.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+    # For whoever asks; decorators above this one copy it.
+    setattr(guarded, MARK, True)
     return guarded
 
 

@@ -75,6 +75,11 @@ class Connections:
             if not self._checked:
                 self._check_now(asked_at)
 
+    @property
+    def migrates(self) -> bool:
+        """Whether the first statement makes the schema, or brings it to this version."""
+        return self._address.migrate
+
     def connect(self) -> BoundedConnection:
         """Open one connection outside the pool."""
         return BoundedConnection.connect(self._address.conninfo, **self._address.options, row_factory=tuple_row)

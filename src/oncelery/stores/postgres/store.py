@@ -26,9 +26,11 @@ from oncelery.job import (
 )
 from oncelery.settlement import Settlement
 from oncelery.stores.base import Clock
+from oncelery.stores.facts import ServerFacts
 from oncelery.stores.postgres import rows, schema
 from oncelery.stores.postgres.address import Address
 from oncelery.stores.postgres.connections import BorrowedConnection, BoundedConnection, Connections
+from oncelery.stores.postgres.facts import server_facts
 from oncelery.stores.postgres.faults import store_errors
 from oncelery.stores.postgres.rows import Row
 
@@ -230,6 +232,10 @@ class PostgresStore:
     def prune(self, *, limit: int) -> int:
         [(pruned,)] = self._call("prune", (limit,))
         return int(pruned)
+
+    def server(self) -> ServerFacts:
+        with store_errors(), self._connections.connect() as connection:
+            return server_facts(connection, self._namespace, migrates=self._connections.migrates)
 
     def close(self) -> None:
         self._session.close()

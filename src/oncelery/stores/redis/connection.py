@@ -12,8 +12,10 @@ from typing import Any, Self
 from redis import exceptions as driver
 
 from oncelery.errors import ConfigurationError, StoreUnavailableError
+from oncelery.stores.facts import ServerFacts
 from oncelery.stores.redis.address import Address, Connection
 from oncelery.stores.redis.durability import Barrier, choose_barrier
+from oncelery.stores.redis.facts import server_facts
 from oncelery.stores.redis.scripts import FLAGGED, UNFLAGGED, Word, words
 
 #: How often a command is sent, when connections break under it. All verbs may be sent again.
@@ -70,6 +72,11 @@ class Server:
                         raise
                     time.sleep(PAUSE_SECONDS * failures)
 
+    def facts(self) -> ServerFacts:
+        """Ask the server about itself, on one connection."""
+        with store_errors(), self._take() as link:
+            return link.facts()
+
     def close(self) -> None:
         """Close what is idle. The next command connects again."""
         while self._idle:
@@ -123,6 +130,10 @@ class Link:
             return ask(size + script.head + rest)
         except driver.NoScriptError:
             return ask(size + script.text_head + rest)
+
+    def facts(self) -> ServerFacts:
+        """Ask the server about itself."""
+        return server_facts(self._ask, replicas=self._address.replicas)
 
     def close(self) -> None:
         """Close the connection."""

@@ -32,6 +32,7 @@ from oncelery.job import (
 from oncelery.settlement import Bury, Cancel, Complete, Release, Settlement
 from oncelery.stores import DEFAULT_NAMESPACE
 from oncelery.stores.base import Clock
+from oncelery.stores.facts import ServerFacts
 from oncelery.stores.redis.address import Address
 from oncelery.stores.redis.connection import Server
 from oncelery.stores.redis.packing import pack_holder, pack_id, pack_key, unpack_id, unpack_key
@@ -191,6 +192,9 @@ class RedisStore:
 
     def prune(self, *, limit: int) -> int:
         return int(self._run("prune", limit))
+
+    def server(self) -> ServerFacts:
+        return self._server.facts()
 
     def close(self) -> None:
         self._server.close()

@@ -1,0 +1,234 @@
+"""Gathers what the doctor looks at. Nothing is changed, and whatever does not answer is told as such."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from celery import Celery
+from celery.schedules import schedule as interval
+from celery.worker.consumer import Consumer
+from kombu.exceptions import KombuError
+
+from oncelery.celery.only_one import MARK
+from oncelery.celery.task import IdempotentTask
+from oncelery.errors import OnceleryError
+from oncelery.job import Query, State
+from oncelery.ledger import Ledger
+from oncelery.operations.facts import (
+    BrokerFacts,
+    Facts,
+    Period,
+    QueueFacts,
+    StoreFacts,
+    TaskFacts,
+    WorkerFacts,
+)
+from oncelery.stores import open_store
+from oncelery.stores.facts import Examinable, ServerFacts
+from oncelery.telemetry.counting import RUN, RUN_BOUNDS, SEPARATOR
+
+if TYPE_CHECKING:
+    from oncelery.celery.extension import Oncelery
+
+#: How long the broker may take to answer, and for how long workers are waited for, in seconds.
+BROKER_PATIENCE = 2.0
+WORKERS_PATIENCE = 1.0
+
+#: How many queued jobs are looked at for how long they were told to wait.
+LOOKED_AT = 200
+
+#: What the names of Celery's own tasks, and of ours, begin with.
+BUILT_IN = ("celery.", "oncelery.")
+
+#: The settings of Celery that the checks read.
+SETTINGS = (
+    "accept_content",
+    "broker_connection_max_retries",
+    "broker_connection_retry",
+    "broker_connection_retry_on_startup",
+    "broker_transport_options",
+    "result_accept_content",
+    "result_backend",
+    "result_expires",
+    "task_always_eager",
+    "worker_prefetch_multiplier",
+)
+
+
+def gather(once: Oncelery) -> Facts:
+    """Look at the app, its broker, its store and its workers."""
+    app = once.app
+    app.loader.import_default_modules()
+    app.finalize()
+    broker = _broker(app)
+    return Facts(
+        store=_store(once.settings.store, lambda: once.ledger),
+        settings=once.settings,
+        conf={name: app.conf.get(name) for name in SETTINGS},
+        tasks=tuple(_task(task) for name, task in sorted(app.tasks.items()) if not name.startswith(BUILT_IN)),
+        schedule=tuple(_schedule(app)),
+        broker=broker,
+        workers=() if broker.error else tuple(_workers(app)),
+    )
+
+
+def gather_store(url: str, namespace: str) -> Facts:
+    """Look at a store alone."""
+    return Facts(store=_store(url, lambda: Ledger(open_store(url, namespace=namespace))))
+
+
+def _store(url: str, find_ledger: Callable[[], Ledger]) -> StoreFacts:
+    scheme = urlsplit(url).scheme
+    if not scheme:
+        return StoreFacts(scheme="")
+    try:
+        ledger = find_ledger()
+        asked_at, started = datetime.now(UTC), monotonic()
+        server = ledger.store.server() if isinstance(ledger.store, Examinable) else None
+        took = timedelta(seconds=monotonic() - started)
+        skew = server.now - (asked_at + took / 2) if server else timedelta(0)
+        if server and (server.replica or not server.ready):
+            return StoreFacts(scheme=scheme, server=server, skew=skew)
+        started = monotonic()
+        tally = ledger.tally()
+        return StoreFacts(
+            scheme=scheme,
+            server=server,
+            skew=skew if abs(skew) > took else timedelta(0),
+            round_trip=timedelta(seconds=monotonic() - started),
+            tally=tally,
+            p99=_p99(tally.decisions),
+            longest_delay=_longest_delay(ledger),
+        )
+    except OnceleryError as error:
+        return StoreFacts(scheme=scheme, error=str(error))
+
+
+def _p99(decisions: Mapping[tuple[str, str], int]) -> dict[str, timedelta]:
+    """Read from the counters of runs how long, at least, the slowest one in a hundred takes."""
+    runs: dict[str, dict[str, int]] = {}
+    for (task, counted), count in decisions.items():
+        word, _, bound = counted.partition(SEPARATOR)
+        if word == RUN and bound:
+            runs.setdefault(task, {})[bound] = count
+    found = {}
+    for task, by_bound in runs.items():
+        enough, total = sum(by_bound.values()) * 0.99, 0
+        for lower, bound in zip(("0", *RUN_BOUNDS), RUN_BOUNDS, strict=False):
+            total += by_bound.get(bound, 0)
+            if total >= enough:
+                found[task] = timedelta(seconds=float(lower))
+                break
+    return found
+
+
+def _longest_delay(ledger: Ledger) -> timedelta:
+    queued = ledger.find(Query(states=frozenset({State.QUEUED}), limit=LOOKED_AT)).items
+    return max((job.not_before - job.created_at for job in queued if job.not_before), default=timedelta(0))
+
+
+def _broker(app: Celery) -> BrokerFacts:
+    kind = _kind(app)
+    queues = tuple(
+        QueueFacts(name=queue.name, arguments=queue.queue_arguments or {}) for queue in app.amqp.queues.values()
+    )
+    try:
+        with app.connection_for_read() as connection:
+            connection.ensure_connection(max_retries=1, timeout=BROKER_PATIENCE)
+            return BrokerFacts(
+                kind=kind,
+                version=_rabbitmq_version(connection),
+                server=_redis_server(connection) if kind == "redis" else None,
+                queues=queues,
+                ends_workers=kind == "redis" and ends_with_broker(connection),
+            )
+    except (KombuError, OSError) as error:
+        return BrokerFacts(kind=kind, error=f"{type(error).__name__}: {error}", queues=queues)
+
+
+def _kind(app: Celery) -> str:
+    with app.connection_for_read() as connection:
+        kind: str = connection.transport.driver_type
+        return kind
+
+
+def _rabbitmq_version(connection: Any) -> tuple[int, ...]:
+    properties = getattr(connection.connection, "server_properties", {})
+    return tuple(int(part) for part in str(properties.get("version", "")).split(".")[:2] if part.isdigit())
+
+
+def _redis_server(connection: Any) -> ServerFacts:
+    says = {name: str(value) for name, value in connection.default_channel.client.info().items()}
+    return ServerFacts(
+        kind="redis",
+        version=tuple(int(number) for number in says["redis_version"].split(".")[:2]),
+        now=datetime.now(UTC),
+        says=says,
+        replica=says.get("role") == "slave",
+    )
+
+
+def ends_with_broker(connection: Any) -> bool:
+    """Whether a worker with the installed Celery and kombu ends when its Redis drops.
+
+    From Celery 5.7 on it closes the connection, and then gives back the messages that it holds, for which kombu asks
+    the closed connection where the server is.
+    """
+    steps = (Consumer.on_connection_error_after_connected, getattr(connection.transport.Channel, "_connparams", None))
+    with suppress(OSError, TypeError):
+        closing, asking = (inspect.getsource(step) for step in steps)
+        return "connection.close" in closing and "conninfo.hostname" in asking
+    return False
+
+
+def _workers(app: Celery) -> Iterator[WorkerFacts]:
+    told = app.control.inspect(timeout=WORKERS_PATIENCE).stats() or {}
+    for name, stats in told.items():
+        concurrency = (stats.get("pool") or {}).get("max-concurrency") or 1
+        yield WorkerFacts(name=name, prefetched=stats.get("prefetch_count") or 0, concurrency=concurrency)
+
+
+def _schedule(app: Celery) -> Iterator[Period]:
+    for name, entry in (app.conf.beat_schedule or {}).items():
+        when = entry.get("schedule")
+        if isinstance(when, interval):
+            when = when.run_every if type(when) is interval else None
+        every = when if isinstance(when, timedelta) or when is None else timedelta(seconds=float(when))
+        yield Period(name=name, task=entry.get("task", ""), every=every)
+
+
+def _task(task: Any) -> TaskFacts:
+    guarded = isinstance(task, IdempotentTask)
+    return TaskFacts(
+        name=task.name,
+        policy=task.policy if guarded else None,
+        acks_late=bool(task.acks_late),
+        reject_on_worker_lost=bool(task.reject_on_worker_lost),
+        # Celery 5.6 and older know one option for both.
+        acks_on_failure=bool(getattr(task, "acks_on_failure", task.acks_on_failure_or_timeout)),
+        acks_on_timeout=bool(getattr(task, "acks_on_timeout", task.acks_on_failure_or_timeout)),
+        only_one=getattr(task.run, MARK, False),
+        counted=_counted(task) if guarded else {},
+        calls=frozenset(_code_of(task).co_names) if _code_of(task) else frozenset(),
+    )
+
+
+def _counted(task: IdempotentTask) -> dict[str, str]:
+    ignored = task.policy.ignore
+    left_out = {ignored} if isinstance(ignored, str) else set(ignored)
+    parameters = inspect.signature(task.run).parameters.values()
+    return {each.name: _type_name(each.annotation) for each in parameters if each.name not in left_out}
+
+
+def _type_name(annotation: object) -> str:
+    return annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
+
+
+def _code_of(task: Any) -> Any:
+    return getattr(inspect.unwrap(task.run), "__code__", None)

@@ -1,0 +1,1 @@
+"""What the doctor knows to look for, by what it looks at."""

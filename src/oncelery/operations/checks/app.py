@@ -1,0 +1,84 @@
+"""Is the app configured so that what it promises can be kept, and does somebody look after the ledger?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+from oncelery.operations.checks.check import Complaint, error, warning
+from oncelery.operations.facts import Facts
+
+#: How long the most overdue job may wait for a sweeper before there is none.
+MOST_OVERDUE = timedelta(seconds=60)
+
+#: Content that is code: reading it runs it.
+DANGEROUS = frozenset({"pickle", "application/x-python-serialize", "yaml", "application/x-yaml"})
+
+
+@error
+def pickle_accepted(facts: Facts) -> Iterator[Complaint]:
+    """Whoever can write to the broker, the results or the ledger can run any code in your workers."""
+    for setting in ("accept_content", "result_accept_content"):
+        if found := DANGEROUS & set(facts.conf.get(setting) or ()):
+            yield f"{setting} has {', '.join(sorted(found))}", f'app.conf.{setting} = ["json"]'
+
+
+@error
+def result_expiry(facts: Facts) -> Iterator[Complaint]:
+    """A duplicate is given the AsyncResult of the job that did the work; get() waits for ever if that has expired."""
+    expires = _span(facts.conf.get("result_expires"))
+    if expires is None or not facts.conf.get("result_backend"):
+        return
+    longest = max((policy.retention for _, policy in facts.guarded), default=timedelta(0))
+    if expires < longest:
+        yield (
+            f"results expire after {expires}, while completed jobs answer duplicates for {longest}",
+            f"app.conf.result_expires = {int(longest.total_seconds())}",
+        )
+
+
+@warning
+def always_eager(facts: Facts) -> Iterator[Complaint]:
+    """Tasks run in the process that calls them: no worker takes over when that dies."""
+    if facts.conf.get("task_always_eager"):
+        yield "task_always_eager is on", "app.conf.task_always_eager = False  # and for tests, docs/testing.md"
+
+
+@error
+def sweeper_absent(facts: Facts) -> Iterator[Complaint]:
+    """Whatever a broker or a worker loses, the sweeper publishes again; without one it waits for ever."""
+    tally = facts.store.tally
+    start = "celery -A yourapp worker  # each worker sweeps; or run `oncelery -A yourapp sweep` by cron"
+    if tally and tally.overdue > MOST_OVERDUE:
+        yield f"a job has been due for {_round(tally.overdue)}, and nobody has published it again", start
+
+
+@warning
+def sweeper_off(facts: Facts) -> Iterator[Complaint]:
+    """With the workers' own sweepers off, all depends on whoever calls `oncelery sweep`."""
+    if facts.conf and not facts.settings.sweep_every:
+        yield "sweep_every is 0", "Oncelery(app, sweep_every=2)"
+
+
+@warning
+def no_worker(facts: Facts) -> Iterator[Complaint]:
+    """Nobody runs what is queued, takes over what is lost, or sweeps."""
+    tally = facts.store.tally
+    if not facts.conf or facts.broker.error or facts.workers or tally is None:
+        return
+    if waiting := sum(count for state, count in tally.states.items() if state.live):
+        yield f"no worker answers, and {waiting} jobs are queued or running", "celery -A yourapp worker"
+
+
+CHECKS = (pickle_accepted, result_expiry, always_eager, sweeper_absent, sweeper_off, no_worker)
+
+
+def _span(setting: object) -> timedelta | None:
+    """Read what Celery takes for a time: seconds, a timedelta, or nothing for never."""
+    if isinstance(setting, timedelta):
+        return setting
+    return timedelta(seconds=float(setting)) if isinstance(setting, int | float) and setting else None
+
+
+def _round(span: timedelta) -> timedelta:
+    return timedelta(seconds=int(span.total_seconds()))

@@ -1,0 +1,142 @@
+"""Are the tasks declared so that they take effect once?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+
+from oncelery.operations.checks.check import Complaint, error, warning
+from oncelery.operations.facts import Facts, TaskFacts
+
+#: Words in the name of a task that does something to the world.
+EFFECTS = re.compile(
+    r"(?:^|_)(bill|buy|capture|charge|deposit|email|invoice|mail|notify|order|pay|payment|payout|post|publish|purchase"
+    r"|refund|send|ship|sms|transfer|webhook|withdraw)(?=_|$)"
+)
+
+#: What such a task calls.
+EFFECTFUL_CALLS = re.compile(
+    r"bulk_create|capture|charge|commit|patch|post|put_object|refund|send_?e?mail|send_message|upload_file"
+)
+
+#: Arguments that differ with each call, whatever the work: by their names, and by their types.
+MOVING_NAMES = re.compile(
+    r"(^|_)(now|timestamp|ts|uuid|guid|nonce)$|^(created|requested|sent|submitted)_at$"
+    r"|^(request|trace|correlation|span)_?id$"
+)
+MOVING_TYPES = frozenset({"datetime", "datetime.datetime"})
+
+#: A lease is renewed when a third of it has passed: one slow answer of the store must fit in there.
+SHORTEST_LEASE = timedelta(seconds=5)
+ROUND_TRIPS = 30
+
+
+@error
+def acks_late(facts: Facts) -> Iterator[Complaint]:
+    """A message that is acknowledged before its run is not delivered again when the worker dies."""
+    for task, _ in facts.guarded:
+        if not task.acks_late:
+            yield f"task {task.name} has acks_late = False", f"{_last(task)}.acks_late = True  # remove what sets it"
+
+
+@error
+def reject_on_worker_lost(facts: Facts) -> Iterator[Complaint]:
+    """A message whose process was killed is acknowledged as a failure, instead of coming back."""
+    for task, _ in facts.guarded:
+        if not task.reject_on_worker_lost:
+            yield (
+                f"task {task.name} has reject_on_worker_lost = False",
+                f"{_last(task)}.reject_on_worker_lost = True  # remove what sets it",
+            )
+
+
+@warning
+def acks_on_failure(facts: Facts) -> Iterator[Complaint]:
+    """The ledger has recorded the failure; that the broker then rejects the message as well tells of it twice."""
+    for task, _ in facts.guarded:
+        for name in ("acks_on_failure", "acks_on_timeout"):
+            if not getattr(task, name):
+                yield f"task {task.name} has {name} = False", f"app.conf.task_{name} = True"
+
+
+@warning
+def lease_too_short(facts: Facts) -> Iterator[Complaint]:
+    """A lease that one slow answer or pause outlasts lapses under a living run, which is then run a second time."""
+    least = max(SHORTEST_LEASE, facts.store.round_trip * ROUND_TRIPS)
+    for task, policy in facts.guarded:
+        if policy.lease < least:
+            yield (
+                f"task {task.name} has a lease of {policy.lease.total_seconds():g} s",
+                f"@once.task(lease={max(30, int(least.total_seconds()))})",
+            )
+
+
+@warning
+def unguarded_effects(facts: Facts) -> Iterator[Complaint]:
+    """A task that is not guarded takes effect as often as it is delivered, and never if its worker dies."""
+    for task in facts.tasks:
+        calls = sorted(filter(EFFECTFUL_CALLS.fullmatch, task.calls))
+        signs = [*EFFECTS.findall(_last(task).lower()), *(f"{call}()" for call in calls)]
+        if task.policy is None and not task.only_one and signs:
+            yield f"task {task.name} looks effectful ({', '.join(signs)}) and is not guarded", "@once.task(key=...)"
+
+
+@warning
+def unstable_key(facts: Facts) -> Iterator[Complaint]:
+    """An argument that differs with each call makes each of them another work: no duplicate is ever seen."""
+    for task, policy in facts.guarded:
+        if policy.key is not None:
+            continue
+        moving = [name for name, kind in task.counted.items() if MOVING_NAMES.search(name) or kind in MOVING_TYPES]
+        if moving:
+            named = ", ".join(f'"{name}"' for name in moving)
+            yield (
+                f"task {task.name} has no key, and its {' and '.join(moving)} is part of what makes calls the same",
+                f"@once.task(ignore=({named},))",
+            )
+
+
+@warning
+def beat_doubles(facts: Facts) -> Iterator[Complaint]:
+    """Two beats, or one that is restarted at the wrong moment, send a periodic task twice."""
+    by_name = {task.name: task for task in facts.tasks}
+    for period in facts.schedule:
+        task = by_name.get(period.task)
+        if task and task.policy is None and not task.only_one:
+            yield (
+                f"beat sends {period.task} ({period.name!r}), which is neither guarded nor @only_one",
+                "@app.task\n@only_one",
+            )
+
+
+@error
+def beat_retention(facts: Facts) -> Iterator[Complaint]:
+    """Within its retention a completed job answers for the next one, which is of the same key.
+
+    A periodic task then runs once in its retention, not once in each period.
+    """
+    policies = {task.name: policy for task, policy in facts.guarded}
+    for period in facts.schedule:
+        policy = policies.get(period.task)
+        if policy and period.every and policy.key is None and policy.retention >= period.every:
+            yield (
+                f"beat sends {period.task} every {period.every}, and its retention is {policy.retention}",
+                "@once.task(retention=0)  # or key=TASK_ID, or @only_one",
+            )
+
+
+CHECKS = (
+    acks_late,
+    reject_on_worker_lost,
+    acks_on_failure,
+    lease_too_short,
+    unguarded_effects,
+    unstable_key,
+    beat_doubles,
+    beat_retention,
+)
+
+
+def _last(task: TaskFacts) -> str:
+    return task.name.rpartition(".")[2]

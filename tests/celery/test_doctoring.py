@@ -1,0 +1,270 @@
+"""The doctor on real servers: silent where all is well, and not where something was planted."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+from faults.brokers import broker_on
+from faults.journal import Journal
+from faults.workers import ALONE, Workers
+from guarded.world import SOON, unshared_tasks
+from kombu import Queue
+from redis import Redis
+
+from oncelery import Oncelery, only_one
+from oncelery.celery import facts
+from oncelery.celery.facts import gather
+from oncelery.embedded.process import eventually
+from oncelery.job import Submission
+from oncelery.testing.failpoints import Failpoint, environment
+from oncelery.testing.servers import PostgresServer, RabbitMQServer, RedisServer, ValkeyServer
+
+Shop = Callable[..., Oncelery]
+
+
+@pytest.fixture(autouse=True)
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for no worker where there is none."""
+    monkeypatch.setattr(facts, "WORKERS_PATIENCE", 0.05)
+
+
+@pytest.fixture
+def shop(valkey: ValkeyServer) -> Iterator[Shop]:
+    """Make an app as the documents advise, with changes."""
+    made: list[Oncelery] = []
+
+    def make(
+        *, store: str = valkey.url, broker: str = valkey.url, conf: dict[str, Any] | None = None, **settings: Any
+    ) -> Oncelery:
+        app = Celery("shop", broker=broker, backend=valkey.url, set_as_current=False)
+        app.conf.update(conf or {})
+        once = Oncelery(
+            app, **{"store": store, "recommended": True, "namespace": f"n{secrets.token_hex(4)}", **settings}
+        )
+
+        @once.task(name="shop.charge", key="order_id", shared=False)
+        def charge(order_id: str) -> None: ...
+
+        @app.task(name="shop.tidy", shared=False)
+        @only_one
+        def tidy() -> None: ...
+
+        app.conf.beat_schedule = {"tidy": {"task": "shop.tidy", "schedule": 300.0}}
+        made.append(once)
+        return once
+
+    with unshared_tasks():
+        yield make
+    for once in made:
+        once.app.close()
+        if "ledger" in vars(once):
+            once.ledger.store.close()
+
+
+def found(once: Oncelery) -> set[str]:
+    return {finding.check for finding in once.doctor()}
+
+
+@contextmanager
+def set_to(server: ValkeyServer, **settings: str) -> Iterator[None]:
+    """Configure a shared server wrongly, for a moment."""
+    with Redis.from_url(server.url, decode_responses=True) as client:
+        names = {name.replace("_", "-"): value for name, value in settings.items()}
+        before = {name: client.config_get(name)[name] for name in names}
+        for name, value in names.items():
+            client.config_set(name, value)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                client.config_set(name, value)
+
+
+def test_it_is_silent_on_valkey(shop: Shop) -> None:
+    assert found(shop()) == set()
+
+
+def test_it_is_silent_on_postgresql_and_rabbitmq(shop: Shop, rabbitmq: RabbitMQServer) -> None:
+    with PostgresServer(options={"fsync": "on"}) as server:
+        assert found(shop(store=server.url, broker=rabbitmq.create_vhost())) == set()
+
+
+def test_what_celery_does_by_default_is_found(shop: Shop) -> None:
+    assert found(shop(recommended=False)) == {
+        "broker-retries",
+        "broker-retry-on-startup",
+        "redis-drops",
+        "prefetch",
+    }
+
+
+@pytest.mark.parametrize(
+    ("check", "conf"),
+    [
+        ("pickle-accepted", {"accept_content": ["json", "pickle"]}),
+        ("result-expiry", {"result_expires": 60}),
+        ("always-eager", {"task_always_eager": True}),
+        ("acks-on-failure", {"task_acks_on_failure_or_timeout": False}),
+        ("visibility-timeout", {"broker_transport_options": {"visibility_timeout": 60}}),
+        ("prefetch", {"worker_prefetch_multiplier": 8}),
+        ("beat-retention", {"oncelery_namespace": "n1"}),
+    ],
+)
+def test_a_setting_of_celery_that_is_wrong_is_found(shop: Shop, check: str, conf: dict[str, Any]) -> None:
+    once = shop(conf=conf)
+    if check == "beat-retention":
+
+        @once.task(name="shop.report")
+        def report() -> None: ...
+
+        once.app.conf.beat_schedule = {"report": {"task": "shop.report", "schedule": timedelta(hours=1)}}
+
+    assert check in found(once)
+
+
+def test_tasks_that_are_declared_badly_are_found(shop: Shop) -> None:
+    once = shop()
+    app = once.app
+
+    @app.task(name="shop.send_receipt")
+    def send_receipt() -> None: ...
+
+    @app.task(name="shop.tell")
+    def tell(session: Any) -> None:
+        session.post("https://example.org")
+
+    @once.task(name="shop.log")
+    def log(line: str, request_id: str) -> None: ...
+
+    @once.task(name="shop.quick", lease=1, key="n")
+    def quick(n: int) -> None: ...
+
+    app.conf.beat_schedule = {"tell": {"task": "shop.tell", "schedule": 300.0}}
+    app.finalize()
+    app.tasks["shop.charge"].acks_late = False
+    app.tasks["shop.quick"].reject_on_worker_lost = False
+
+    findings = once.doctor()
+
+    assert {finding.check for finding in findings} == {
+        "acks-late",
+        "beat-doubles",
+        "lease-too-short",
+        "reject-on-worker-lost",
+        "unguarded-effects",
+        "unstable-key",
+    }
+    assert {finding.what.split()[1] for finding in findings if finding.check == "unguarded-effects"} == {
+        "shop.send_receipt",
+        "shop.tell",
+    }
+
+
+def test_a_valkey_that_evicts_forgets_or_is_full_is_found(shop: Shop, private_valkey: ValkeyServer) -> None:
+    once = shop(store=private_valkey.url)
+
+    with set_to(private_valkey, maxmemory_policy="allkeys-lru", maxmemory="100mb"):
+        assert found(once) == {"redis-eviction"}
+    with set_to(private_valkey, appendonly="no"):
+        assert found(once) == {"redis-persistence"}
+    with set_to(private_valkey, maxmemory="1mb"), pytest.MonkeyPatch.context() as patch:
+        # A full server refuses the script that the sum is made by.
+        patch.setattr(facts, "_longest_delay", lambda _ledger: timedelta(0))
+        assert "redis-memory" in found(once)
+
+
+def test_a_replica_is_found(shop: Shop, valkey: ValkeyServer, private_valkey: ValkeyServer) -> None:
+    with Redis.from_url(private_valkey.url) as client:
+        client.replicaof("127.0.0.1", valkey.port)
+
+        assert "store-is-replica" in found(shop(store=private_valkey.url))
+
+
+def test_an_older_redis_that_cannot_tell_when_a_write_is_safe_is_found(shop: Shop, redis7: RedisServer) -> None:
+    with Redis.from_url(redis7.url) as client:
+        version = str(client.info()["redis_version"])
+    expected = {"durability-safe"} if version < "7.2" else set()
+
+    assert found(shop(store=redis7.url, durability="safe")) == expected
+    assert found(shop(store=redis7.url)) == set()
+
+
+def test_a_postgresql_that_may_forget_is_found(shop: Shop, postgres: PostgresServer) -> None:
+    database = postgres.create_database()
+
+    # That of the tests does not write to disk, for speed.
+    assert found(shop(store=f"{database}?migrate=false")) == {"postgres-fsync", "postgres-migrations"}
+    hasty = f"{database}?options=-c%20synchronous_commit%3Doff"
+    assert found(shop(store=hasty)) == {"postgres-fsync", "postgres-synchronous-commit"}
+
+
+def test_servers_that_do_not_answer_are_found_and_told_apart(shop: Shop, valkey: ValkeyServer) -> None:
+    nowhere = "redis://127.0.0.1:1/0"
+
+    assert found(shop(store=nowhere)) == {"store-unreachable"}
+    assert found(shop(broker=nowhere)) == {"broker-unreachable"}
+    assert found(shop(store="")) == {"store-missing"}
+    assert found(shop(store="memory://")) == {"store-in-memory"}
+    assert found(shop(broker=valkey.url, store="mysql://localhost")) == {"store-unreachable"}
+
+
+def test_a_quorum_queue_that_drops_messages_is_found(shop: Shop, rabbitmq: RabbitMQServer) -> None:
+    arguments = {"x-queue-type": "quorum", "x-delivery-limit": 3}
+    once = shop(broker=rabbitmq.create_vhost(), conf={"task_queues": [Queue("celery", queue_arguments=arguments)]})
+
+    assert found(once) == {"quorum-delivery-limit"}
+    assert gather(once).broker.version >= (3, 8)
+
+
+def test_jobs_that_nobody_looks_after_are_found(shop: Shop) -> None:
+    once = shop()
+    once.ledger.reserve(Submission(id="1", key="a" * 64, task="shop.charge", body=b"[]", delay=timedelta(days=2)))
+
+    assert found(once) == {"no-worker", "visibility-timeout"}
+
+
+def test_how_long_tasks_run_is_read_from_the_counters(shop: Shop) -> None:
+    once = shop(conf={"broker_transport_options": {"visibility_timeout": 700}})
+    once.ledger.count({("shop.charge", "run/900"): 3, ("shop.charge", "run/3600"): 1, ("shop.quick", "run/0.1"): 50})
+
+    (finding,) = once.doctor()
+
+    assert gather(once).store.p99 == {"shop.charge": timedelta(seconds=900), "shop.quick": timedelta(seconds=0.05)}
+    assert finding.check == "visibility-timeout"
+
+
+def test_a_worker_that_fetches_ahead_is_asked(
+    shop: Shop, workers: Workers, monkeypatch: pytest.MonkeyPatch, valkey: ValkeyServer
+) -> None:
+    monkeypatch.setattr(facts, "WORKERS_PATIENCE", 3.0)
+    broker = broker_on(valkey)
+    workers.start("faults.plain_app", broker=broker, concurrency=1, options=[*ALONE, "--prefetch-multiplier", "7"])
+
+    (finding,) = shop(broker=broker.url).doctor()
+
+    assert (finding.check, "fetches 7 messages for 1" in finding.what) == ("prefetch", True)
+
+
+def test_what_the_installed_celery_does_when_redis_drops_is_known(
+    private_valkey: ValkeyServer, workers: Workers, tmp_path: Path
+) -> None:
+    held = Failpoint("before-effect", "wait", tmp_path)
+    broker = broker_on(private_valkey)
+    env = Journal(tmp_path / "journal").environment | environment(held)
+    worker = workers.start("faults.plain_app", broker=broker, concurrency=2, env=env)
+    with broker.publisher() as app, app.connection_for_read() as connection:
+        app.send_task("write", ["a"])
+        assert eventually(lambda: held.fired == 1, SOON)
+        foretold = facts.ends_with_broker(connection)
+
+    private_valkey.kill()
+
+    assert eventually(lambda: "Cannot connect" in worker.log or "Unrecoverable" in worker.log, SOON)
+    assert ("has no attribute 'hostname'" in worker.log) == foretold
