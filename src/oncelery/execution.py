@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import random
-import secrets
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -111,7 +111,7 @@ def _settle(ledger: Ledger, lease: Lease, settlement: Settlement) -> Settled | F
 
 def _begin(ledger: Ledger, call: Call) -> Granted | Finished | Buried | Busy | Later | Cancelled:
     # One holder for all tries: a grant whose answer was lost is given again.
-    holder = secrets.token_hex(16)
+    holder = os.urandom(16).hex()
 
     def begin(body: bytes | None) -> Granted | Finished | Buried | Busy | Later | Cancelled | Absent:
         submission = call.submission if body is None else replace(call.submission, body=body)

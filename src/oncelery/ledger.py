@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import re
-import secrets
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -93,7 +93,7 @@ class Ledger:
         started = perf_counter()
         answer = self.store.begin(
             submission,
-            holder=holder or secrets.token_hex(16),
+            holder=holder or os.urandom(16).hex(),
             worker=worker,
             lease=policy.lease,
             max_crashes=policy.max_crashes,

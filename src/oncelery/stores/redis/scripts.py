@@ -57,8 +57,11 @@ Word = str | bytes | int
 
 def words(values: Sequence[Word]) -> bytes:
     """Write words of a command as the server reads them."""
-    octets = [value if isinstance(value, bytes) else _octets(value) for value in values]
-    return b"".join([b"$%d\r\n%b\r\n" % (len(value), value) for value in octets])
+    written = []
+    for value in values:
+        octets = value if isinstance(value, bytes) else _octets(value)
+        written.append(b"$%d\r\n%b\r\n" % (len(octets), octets))
+    return b"".join(written)
 
 
 def _octets(value: str | int) -> bytes:
