@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from redis import exceptions as driver
 
-from oncelery.errors import ConfigurationError, StoreUnavailableError
+from oncelery.errors import ConfigurationError, OnceleryError, StoreUnavailableError
 from oncelery.stores.facts import ServerFacts
 from oncelery.stores.redis.address import Address, Connection
 from oncelery.stores.redis.durability import Barrier, choose_barrier
@@ -58,19 +58,17 @@ class Server:
 
     def run(self, verb: str, inputs: Sequence[Word], *, safe: bool = False) -> Any:  # noqa: ANN401 - as its script says
         """Run a verb's script and give its reply, in one round trip; if `safe`, when the barrier is passed."""
-        with store_errors():
-            written = words(inputs)
-            failures, deadline = 0, 0.0
-            while True:
-                try:
-                    with self._take() as link:
-                        return link.run(verb, len(inputs), written, safe=safe)
-                except (*BREAKS, driver.ResponseError) as error:
-                    failures += 1
-                    deadline = deadline or time.monotonic() + SEND_AGAIN_SECONDS
-                    if not self._recover(error) or failures == SENDS or time.monotonic() > deadline:
-                        raise
-                    time.sleep(PAUSE_SECONDS * failures)
+        written = words(inputs)
+        failures, deadline = 0, 0.0
+        while True:
+            try:
+                return self._take().run(verb, len(inputs), written, safe=safe)
+            except driver.RedisError as error:
+                failures += 1
+                deadline = deadline or time.monotonic() + SEND_AGAIN_SECONDS
+                if not self._recover(error) or failures == SENDS or time.monotonic() > deadline:
+                    raise mapped(error) from error
+                time.sleep(PAUSE_SECONDS * failures)
 
     def facts(self) -> ServerFacts:
         """Ask the server about itself, on one connection."""
@@ -121,15 +119,24 @@ class Link:
         self._barrier: Barrier | None = None
 
     def run(self, verb: str, count: int, written: bytes, *, safe: bool) -> Any:  # noqa: ANN401
-        """Send a script's name, or its text if the server has not seen it, with its inputs; read the reply."""
+        """Send a script's name, or its text if the server has not seen it, with its inputs; read the reply.
+
+        Then this link is idle again. Few calls, and no context: each verb of every task comes by here.
+        """
         script = self._library[verb]
         ask = self._ask_and_wait if safe else self._ask
         # The script, the one key that says which node has them all, and the inputs.
         size, rest = b"*%d\r\n" % (2 + 2 + count), self._keys + written
         try:
-            return ask(size + script.head + rest)
-        except driver.NoScriptError:
-            return ask(size + script.text_head + rest)
+            try:
+                reply = ask(size + script.head + rest)
+            except driver.NoScriptError:
+                reply = ask(size + script.text_head + rest)
+        except BaseException as error:
+            self._give_back(error)
+            raise
+        self._idle.append(self)
+        return reply
 
     def facts(self) -> ServerFacts:
         """Ask the server about itself."""
@@ -178,6 +185,9 @@ class Link:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._give_back(error)
+
+    def _give_back(self, error: BaseException | None) -> None:
         # An exception from elsewhere (a time limit, Ctrl-C) may come between a command and its reply.
         if error is None or isinstance(error, (driver.ResponseError, StoreUnavailableError, ConfigurationError)):
             self._idle.append(self)
@@ -186,7 +196,7 @@ class Link:
 
 
 class store_errors:  # noqa: N801 - reads as what it does: `with store_errors():`
-    """Maps every error of the driver: to ConfigurationError what a person must mend, else to StoreUnavailableError."""
+    """Maps every error of the driver."""
 
     __slots__ = ()
 
@@ -195,11 +205,15 @@ class store_errors:  # noqa: N801 - reads as what it does: `with store_errors():
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if error is None or not isinstance(error, driver.RedisError):
-            return
-        if isinstance(error, REFUSALS) or any(sign in str(error) for sign in REFUSED_IN_SCRIPT):
-            raise ConfigurationError(f"the store does not let us in: {error}") from error
-        raise StoreUnavailableError(f"the store did not answer: {error}") from error
+        if isinstance(error, driver.RedisError):
+            raise mapped(error) from error
+
+
+def mapped(error: driver.RedisError) -> OnceleryError:
+    """Give ConfigurationError for what a person must mend, else StoreUnavailableError."""
+    if isinstance(error, REFUSALS) or any(sign in str(error) for sign in REFUSED_IN_SCRIPT):
+        return ConfigurationError(f"the store does not let us in: {error}")
+    return StoreUnavailableError(f"the store did not answer: {error}")
 
 
 def _version(connection: Connection) -> tuple[int, ...]:
