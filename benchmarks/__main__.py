@@ -7,7 +7,18 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import cycle, duplicates, fingerprints, footprint, insertions, machine, recovery, round_trips, workers
+from benchmarks import (
+    cycle,
+    duplicates,
+    fingerprints,
+    footprint,
+    http,
+    insertions,
+    machine,
+    recovery,
+    round_trips,
+    workers,
+)
 from benchmarks.laboratory import Laboratory
 from benchmarks.measure import FULL, QUICK
 from benchmarks.report import Table
@@ -20,6 +31,7 @@ QUESTIONS: dict[str, Callable[[Laboratory], Table]] = {
     "footprint": footprint.ask,
     "insert_once": insertions.ask,
     "workers": workers.ask,
+    "http": http.ask,
     "recovery": recovery.ask,
 }
 
