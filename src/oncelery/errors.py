@@ -65,6 +65,10 @@ class ScopeError(OnceleryError, ValueError):
     """The arguments name another tenant than the caller is. Submit for your own, or with a key of theirs."""
 
 
+class LimitReachedError(OnceleryError):
+    """The tenant has as many jobs, or has submitted as many this minute, as it may. Wait for `retry_after`."""
+
+
 class WebhookTargetError(OnceleryError, ValueError):
     """A URL that no call-back may be sent to: https and public addresses only, unless `allow_private=True`."""
 

@@ -42,6 +42,8 @@ class Settings:
     webhook_secrets: str | Sequence[str] | Mapping[str, Any] | Callable[[str], Any] = field(default=(), repr=False)
     #: Whether call-backs may go to addresses that are not public, and there over plain http.
     allow_private: bool = False
+    #: Names of arguments and fields that are not shown, beside those that `oncelery.operations.redaction` has.
+    redact: str | Sequence[str] = ()
     #: Defaults for the options of all tasks.
     policy: Mapping[str, Any] = field(default_factory=dict)
 

@@ -14,7 +14,7 @@ from guarded.hand import Hand
 from guarded.receiver import OLD_SECRET, SECRET, Receiver, receiving
 from guarded.world import SOON, World
 
-from oncelery import ConfigurationError, Oncelery, WebhookTargetError
+from oncelery import Oncelery, WebhookTargetError
 from oncelery.celery.callbacks import FIRST_LOOK, NOTIFY, WATCH
 from oncelery.celery.publishing import publish_again
 from oncelery.embedded.process import eventually
@@ -240,7 +240,7 @@ def test_a_url_that_must_not_be_called_is_refused_before_there_is_a_job(hand: Ha
 
 
 def test_without_a_secret_there_are_no_call_backs(hand: Hand) -> None:
-    with pytest.raises(ConfigurationError, match="webhook_secrets"):
+    with pytest.raises(WebhookTargetError, match="webhook_secrets"):
         hand.tasks.joining.apply_async((hand.name(),), notify="https://example.com/")
 
 

@@ -14,16 +14,17 @@ from datetime import timedelta
 from time import time
 from typing import TYPE_CHECKING, Any
 
-from oncelery.celery.message import typed
+from oncelery.celery.call import REPLACED
+from oncelery.celery.message import JSON, typed
 from oncelery.celery.publishing import NOT_PUBLISHED, Publication
 from oncelery.celery.task import IdempotentTask
-from oncelery.errors import DeliveryError, JobCancelledError, OnceleryError
+from oncelery.errors import DeliveryError, JobCancelledError, OnceleryError, WebhookTargetError
 from oncelery.job import Job, State
 from oncelery.ledger import Ledger
 from oncelery.policy import Backoff, Policy
 from oncelery.webhooks.event import ending_of, event_of
 from oncelery.webhooks.sending import send
-from oncelery.webhooks.signing import read_secrets, sign
+from oncelery.webhooks.signing import sign
 from oncelery.webhooks.target import target_of
 
 if TYPE_CHECKING:
@@ -103,8 +104,8 @@ class Callbacks:
     def check(self, url: str) -> None:
         """Refuse a call-back that could not be sent: by its URL, or for lack of a secret to sign it."""
         target_of(url, private=self._once.settings.allow_private)
-        if not callable(secrets := self._once.settings.webhook_secrets) and not isinstance(secrets, Mapping):
-            read_secrets(secrets)
+        if not self._once.settings.webhook_secrets:
+            raise WebhookTargetError("no call-back can be signed: set webhook_secrets to one or more `whsec_…`")
 
     def expect(self, job_id: str, url: str, *, ledger: Ledger | None = None, again: bool = False) -> None:
         """Put the watch of a live job into the ledger; of one that has its watch nothing is done."""
@@ -160,6 +161,10 @@ def _watch_id(job_id: str, url: str) -> str:
 
 def _json_result(job: Job) -> bytes | None:
     """Give a result that is JSON as it is; what is written in another way is nobody's to read here."""
-    if not job.result or typed(job.result)[0] != "application/json":
+    if not job.result or typed(job.result)[0] != JSON or job.result.startswith(_REPLACED):
         return None
     return job.result
+
+
+#: How a result begins that is none: another task has taken the place of this one.
+_REPLACED = f'{{"{REPLACED}"'.encode()

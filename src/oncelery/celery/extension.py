@@ -30,6 +30,7 @@ from oncelery.ledger import Ledger
 from oncelery.operations.dead_letters import DeadLetters
 from oncelery.operations.duplicates import Duplicates
 from oncelery.operations.jobs import Jobs
+from oncelery.operations.redaction import SECRETS, Redaction
 from oncelery.policy import Backoff, Policy
 from oncelery.settings import Settings
 from oncelery.stores import open_store
@@ -128,6 +129,14 @@ class Oncelery:
         return Callbacks(self)
 
     @cached_property
+    def reading(self) -> Reading:
+        """What shows calls and results, without what is secret."""
+        more = self.settings.redact
+        return Reading(
+            self.app, Redaction((*SECRETS, *(more.replace(",", " ").split() if isinstance(more, str) else more)))
+        )
+
+    @cached_property
     def heartbeat(self) -> Heartbeat:
         """What keeps the leases of this process alive."""
         return Heartbeat(self.ledger, renewed=self.board.renewed)
@@ -211,7 +220,7 @@ class Oncelery:
         """Jobs to look at and to cancel."""
         return Jobs(
             self.ledger,
-            read=Reading(self.app),
+            read=self.reading,
             terminate=lambda job_id: self.app.control.revoke(job_id, terminate=True),
         )
 
@@ -236,6 +245,9 @@ class Oncelery:
         task = self.app.tasks.get(message.task)
         if task is not None and task.typing:
             task.__header__(*message.args, **message.kwargs)
+        if job.scope and isinstance(task, IdempotentTask):
+            # Corrected or not, it stays what its tenant may ask for.
+            task.identity.of(message.args, message.kwargs, task_id=job.id, scope=job.scope)
         return message.pack(self.app)
 
     def doctor(self, *, ignore: Collection[str] = ()) -> tuple[Finding, ...]:

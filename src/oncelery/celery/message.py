@@ -13,7 +13,8 @@ from kombu import Exchange, Queue
 from kombu.serialization import dumps, loads, prepare_accept_content
 from kombu.utils.encoding import str_to_bytes
 
-_JSON = "application/json"
+#: The content type of most that is kept.
+JSON = "application/json"
 
 #: Options of one publication that a later one must not repeat: when, over which connection, how, for whom.
 _PASSING = frozenset(
@@ -70,7 +71,7 @@ def write(value: object, serializer: str) -> bytes:
     """Write a value with one of Celery's serialisers; JSON as it is, any other behind its type."""
     content_type, encoding, text = dumps(value, serializer)
     written: bytes = str_to_bytes(text)
-    return written if content_type == _JSON else f"\0{content_type}\n{encoding}\n".encode() + written
+    return written if content_type == JSON else f"\0{content_type}\n{encoding}\n".encode() + written
 
 
 def read(written: bytes, *, accept: Iterable[str]) -> Any:
@@ -82,6 +83,6 @@ def read(written: bytes, *, accept: Iterable[str]) -> Any:
 def typed(written: bytes) -> tuple[str, str, bytes]:
     """Part what `write` wrote into content type, encoding and content, which is not looked at."""
     if not written.startswith(b"\0"):
-        return _JSON, "utf-8", written
+        return JSON, "utf-8", written
     content_type, encoding, content = written[1:].split(b"\n", 2)
     return content_type.decode(), encoding.decode(), content

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from celery import Celery
@@ -9,6 +11,7 @@ from celery import Celery
 from oncelery.celery.call import REPLACED
 from oncelery.celery.message import read
 from oncelery.operations.jobs import Call
+from oncelery.operations.redaction import HIDDEN, Redaction
 
 #: What reading runs code from.
 _CODE = frozenset({"pickle", "application/x-python-serialize"})
@@ -17,13 +20,21 @@ _CODE = frozenset({"pickle", "application/x-python-serialize"})
 class Reading:
     """Reads bodies and results of jobs; never what would run code, though the app accepts it."""
 
-    def __init__(self, app: Celery) -> None:
+    def __init__(self, app: Celery, redact: Redaction) -> None:
         self._app = app
+        self._redact = redact
 
     def call(self, body: bytes) -> Call:
-        """Read what a task was called with."""
-        _task, args, kwargs, _options = self._read(body)
-        return Call(tuple(args), kwargs)
+        """Read what a task was called with, and hide what is secret in it."""
+        task, args, kwargs, _options = self._read(body)
+        return self.shown(task, args, kwargs)
+
+    def shown(self, task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
+        """Give a call as it may be shown: arguments are hidden by the names of their parameters, however given."""
+        known = self._app.tasks.get(task)
+        names = list(inspect.signature(known.run).parameters) if known is not None and args else []
+        given = [HIDDEN if self._redact.hides(name) else self._redact(arg) for name, arg in zip(names, args)]  # noqa: B905
+        return Call((*given, *self._redact(args[len(given) :])), self._redact(kwargs))
 
     def result(self, result: bytes) -> Any:
         """Read what a task returned; nothing, if another one took its place."""

@@ -5,7 +5,7 @@ jobs              submit, find, watch, cancel
 dead_letters      look, revive, discard
 duplicates        the audit
 health            metrics, liveness, readiness
-auth              who may do what
+auth, keys        who may do what
 submitting        submit(task, …), for routes of yours too
 idempotency_key   the header
 problems          errors, as problem+json
@@ -16,8 +16,18 @@ from __future__ import annotations
 
 from oncelery.http.app import create_app
 from oncelery.http.idempotency_key import idempotency_key
+from oncelery.http.keys import ApiKey, Role, new_key
 from oncelery.http.problems import map_errors
 from oncelery.http.router import create_router
 from oncelery.http.submitting import submit
 
-__all__ = ["create_app", "create_router", "idempotency_key", "map_errors", "submit"]
+__all__ = [
+    "ApiKey",
+    "Role",
+    "create_app",
+    "create_router",
+    "idempotency_key",
+    "map_errors",
+    "new_key",
+    "submit",
+]

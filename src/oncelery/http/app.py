@@ -10,7 +10,9 @@ from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
+from oncelery.http.auth import LocalOnly
 from oncelery.http.body import LARGEST
+from oncelery.http.keys import KeySource
 from oncelery.http.problems import answer
 from oncelery.http.router import create_router
 
@@ -23,12 +25,16 @@ def create_app(
     once: Oncelery,
     *,
     tasks: Iterable[IdempotentTask | str] = (),
+    keys: KeySource | None = None,
     require_key: bool = False,
     largest_body: int = LARGEST,
 ) -> FastAPI:
     """Make the whole service, for `uvicorn`; the options are those of `create_router`."""
     app = FastAPI(title="Oncelery", version=version("oncelery"), summary="Jobs that take effect once")
-    app.include_router(create_router(once, tasks=tasks, require_key=require_key, largest_body=largest_body))
+    app.include_router(create_router(once, tasks=tasks, keys=keys, require_key=require_key, largest_body=largest_body))
+    if keys is None:
+        # Also for what is no route of ours: the schema and its pages.
+        app.add_middleware(LocalOnly)
     app.add_exception_handler(HTTPException, _answer_other)
     return app
 

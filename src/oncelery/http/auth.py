@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import logging
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from ipaddress import ip_address
+from typing import Final
+from urllib.parse import urlsplit
 
-from fastapi import Request
+from fastapi import Depends, Request
+from fastapi.security import APIKeyHeader
+from starlette.requests import HTTPConnection
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from oncelery.http.problems import FORBIDDEN, ProblemError
+from oncelery.http.keys import ApiKey, Keys, KeySource, Role
+from oncelery.http.problems import FORBIDDEN, UNAUTHENTICATED, ProblemError, answer
 
+__all__ = ["ANYONE", "Access", "ApiKey", "Caller", "LocalOnly", "Role"]
 
-class Role(StrEnum):
-    """What a caller may do."""
+_logger = logging.getLogger("oncelery")
 
-    #: Submit jobs.
-    SUBMIT = "submit"
-    #: Look at jobs, dead letters and duplicates.
-    READ = "read"
-    #: Cancel, revive and discard.
-    OPERATE = "operate"
+#: The header that carries a key.
+HEADER: Final = "X-API-Key"
+
+#: What a proxy adds that speaks for somebody else.
+_FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-real-ip")
+
+_header: Final = APIKeyHeader(name=HEADER, auto_error=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,17 +49,96 @@ ANYONE = Caller(name="")
 
 
 class Access:
-    """Gives the dependencies that let callers in: `Depends(access(Role.READ))`."""
+    """Gives the dependencies that let callers in: `Depends(access(Role.READ))`.
 
-    def __call__(self, _role: Role) -> Callable[[Request], Awaitable[Caller]]:
+    With keys, whoever has one with the role; an empty list of keys lets nobody in. Without, this machine alone.
+    """
+
+    def __init__(self, keys: KeySource | None = None) -> None:
+        self._keys = None if keys is None else Keys(keys)
+        if self._keys is None:
+            _logger.warning("no API keys are configured: only callers on this machine are answered")
+
+    @property
+    def local(self) -> bool:
+        """Whether only this machine is answered."""
+        return self._keys is None
+
+    def __call__(self, role: Role) -> Callable[..., Awaitable[Caller]]:
         """Answer who calls, if that one has this role."""
-        return self._local
+        keys = self._keys
+        if keys is None:
+            return _local
 
-    async def _local(self, request: Request) -> Caller:
-        # None: over a Unix socket, which has its own permissions.
-        if request.client is None or _is_loopback(request.client.host):
-            return ANYONE
-        raise ProblemError(FORBIDDEN, "no API keys are configured, so only this machine itself is answered")
+        async def admit(request: Request, _described: str | None = Depends(_header)) -> Caller:
+            caller = _known(keys, request)
+            if role not in caller.roles:
+                raise ProblemError(FORBIDDEN, f"the key {caller.name!r} has not the role {role!r}")
+            return caller
+
+        return admit
+
+
+class LocalOnly:
+    """Middleware that answers callers on this machine only, whatever they ask for: the documentation as well."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it."""
+        if scope["type"] in ("http", "websocket"):
+            try:
+                require_local(HTTPConnection(scope))
+            except ProblemError as error:
+                await answer(error)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+def require_local(request: HTTPConnection) -> None:
+    """Refuse a caller that is not on this machine, or speaks for one that is not.
+
+    Raises:
+        ProblemError: by the peer's address, by a proxy's headers, or because a page from elsewhere is asking: a browser
+            on this machine would carry its question here, and by DNS rebinding even the answer back.
+    """
+    why = "no API keys are configured, so only this machine itself is answered"
+    # None: over a Unix socket, which has its own permissions.
+    if request.client is not None and not _is_loopback(request.client.host):
+        raise ProblemError(FORBIDDEN, why)
+    if any(name in request.headers for name in _FORWARDED):
+        raise ProblemError(FORBIDDEN, f"{why}, and this comes through a proxy")
+    origin = request.headers.get("origin")
+    for host in (request.headers.get("host", ""), *([urlsplit(origin).netloc] if origin else ())):
+        if not _is_here(host):
+            raise ProblemError(FORBIDDEN, f"{why}, and that under its own name: localhost or 127.0.0.1, not {host!r}")
+
+
+async def _local(request: Request) -> Caller:
+    require_local(request)
+    return ANYONE
+
+
+def _known(keys: Keys, request: Request) -> Caller:
+    given = request.headers.getlist(HEADER)
+    key = keys.find(given[0]) if len(given) == 1 else None
+    if key is None:
+        detail = f"send a key that is known, once, as {HEADER}"
+        raise ProblemError(UNAUTHENTICATED, detail, headers=_CHALLENGE)
+    return Caller(name=key.name, scope=key.scope, roles=key.roles)
+
+
+_CHALLENGE: Final[Mapping[str, str]] = {"WWW-Authenticate": "APIKey"}
+
+
+def _is_here(host: str) -> bool:
+    """Whether a Host header names this machine as only this machine does."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return False
+    return name == "localhost" or name.endswith(".localhost") or _is_loopback(name)
 
 
 def _is_loopback(host: str) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from itertools import accumulate
 from typing import Final, TypeVar
 
 from fastapi import Request
@@ -16,15 +18,18 @@ T = TypeVar("T")
 #: The most that a body may have, in bytes.
 LARGEST: Final = 1 << 20
 
+#: How deep lists and objects in it may be nested.
+DEEPEST: Final = 64
+
 #: How long a client may take to send it, in seconds.
 LONGEST: Final = 30.0
 
 
 async def read_body(request: Request, *, largest: int = LARGEST) -> bytes:
-    """Read a body of JSON, without looking into it.
+    """Read a body of JSON, without reading more of it than how deep it is.
 
     Raises:
-        ProblemError: it is of another type, too large, or takes too long.
+        ProblemError: it is of another type, too large, too deep, or takes too long.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     # Not the types that a form on somebody else's page can send.
@@ -34,7 +39,7 @@ async def read_body(request: Request, *, largest: int = LARGEST) -> bytes:
         raise _too_large(largest)
     try:
         async with asyncio.timeout(LONGEST):
-            return await _read(request, largest)
+            return _shallow(await _read(request, largest))
     except TimeoutError:
         raise ProblemError(TOO_SLOW, f"the body was not there after {LONGEST:g} seconds") from None
     except ClientDisconnect:
@@ -64,6 +69,20 @@ async def _read(request: Request, largest: int) -> bytes:
             raise _too_large(largest)
         parts.append(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _shallow(body: bytes) -> bytes:
+    """Refuse what is nested so deep that those who read it later, not all of them careful, would break."""
+    if body.count(b"[") + body.count(b"{") > DEEPEST:
+        brackets = _STRING.sub(b"", body).translate(None, _OTHERS)
+        if max(accumulate(map(_STEPS.__getitem__, brackets)), default=0) > DEEPEST:
+            raise ProblemError(TOO_LARGE, f"lists and objects may be nested {DEEPEST} deep")
+    return body
+
+
+_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)
+_STEPS: Final = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+_OTHERS: Final = bytes(set(range(256)) - _STEPS.keys())
 
 
 def _too_large(largest: int) -> ProblemError:

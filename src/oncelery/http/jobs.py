@@ -34,6 +34,7 @@ JobId = Annotated[str, Path(min_length=1, max_length=255, pattern=r"^[^\x00/]+$"
 Cursor = Annotated[str, Query(max_length=600, description="Continues a list: the cursor of its last page")]
 Limit = Annotated[int, Query(ge=1, le=LONGEST_PAGE, description="How many to a page")]
 Word = Annotated[str, Query(max_length=255, pattern=r"^[^\x00]*$")]
+Notify = Annotated[str, Query(max_length=2048, description="A URL to call when the job has ended")]
 Moment = Annotated[AwareDatetime | None, Query(description="Of the last change; with its time zone")]
 
 _LOCATION = {"Location": {"description": "Where the job is found", "schema": {"type": "string"}}}
@@ -53,7 +54,7 @@ def _add_task(router: APIRouter, service: Service, task: IdempotentTask) -> None
     arguments = Arguments(task.run)
     submits = Depends(service.access(Role.SUBMIT))
 
-    async def submit_job(request: Request, caller: Caller = submits) -> Response:
+    async def submit_job(request: Request, notify: Notify = "", caller: Caller = submits) -> Response:
         key = read_key(request, required=service.require_key)
         kwargs = arguments.read(await read_body(request, largest=service.largest_body))
         return await submit(
@@ -62,6 +63,7 @@ def _add_task(router: APIRouter, service: Service, task: IdempotentTask) -> None
             idempotency_key=key,
             scope=caller.scope,
             caller=caller.name,
+            notify=notify,
             request=request,
             jobs_url=jobs_url(request, 1),
         )
@@ -83,6 +85,7 @@ def _add_task(router: APIRouter, service: Service, task: IdempotentTask) -> None
             **p.documented(
                 *(p.INVALID_ARGUMENTS, p.KEY_MALFORMED, p.KEY_MISSING, p.FORBIDDEN, p.TOO_SLOW, p.DUPLICATE),
                 *(p.TOO_LARGE, p.NOT_JSON, p.PAYLOAD_MISMATCH, p.STORE_UNAVAILABLE, p.BROKER_UNAVAILABLE),
+                *(p.INVALID_REQUEST, p.CALL_BACK_REFUSED, p.LIMIT_REACHED),
             ),
         },
         openapi_extra={

@@ -19,11 +19,13 @@ from oncelery.codec import encode
 from oncelery.errors import (
     DuplicateTaskError,
     FingerprintError,
+    LimitReachedError,
     OnceleryError,
     PayloadMismatchError,
     ScopeError,
     StoreUnavailableError,
     TooLargeError,
+    WebhookTargetError,
 )
 
 MEDIA_TYPE = "application/problem+json"
@@ -53,6 +55,8 @@ INVALID_REQUEST = Problem("invalid-request", 400, "The request is not what this 
 INVALID_ARGUMENTS = Problem("invalid-arguments", 400, "The task cannot be called with these arguments")
 KEY_MISSING = Problem("idempotency-key-missing", 400, "This route needs an Idempotency-Key")
 KEY_MALFORMED = Problem("idempotency-key-malformed", 400, "The Idempotency-Key is malformed, or was sent twice")
+CALL_BACK_REFUSED = Problem("call-back-refused", 400, "No call-back can be sent there")
+UNAUTHENTICATED = Problem("unauthenticated", 401, "This needs an API key")
 FORBIDDEN = Problem("forbidden", 403, "This caller may not do that")
 UNKNOWN_TASK = Problem("unknown-task", 404, "There is no such task here")
 UNKNOWN_JOB = Problem("unknown-job", 404, "There is no such job")
@@ -64,6 +68,7 @@ SUPERSEDED = Problem("superseded", 409, "Another job does or did the same work")
 TOO_LARGE = Problem("too-large", 413, "There is a limit to what is taken")
 NOT_JSON = Problem("not-json", 415, "Send a JSON object, as application/json")
 PAYLOAD_MISMATCH = Problem("payload-mismatch", 422, "The Idempotency-Key was used with another payload")
+LIMIT_REACHED = Problem("limit-reached", 429, "This tenant has reached its limit")
 STORE_UNAVAILABLE = Problem("store-unavailable", 503, "The ledger does not answer")
 BROKER_UNAVAILABLE = Problem("broker-unavailable", 503, "The broker does not answer")
 
@@ -72,13 +77,15 @@ PROBLEMS: Mapping[type[OnceleryError], Problem] = {
     DuplicateTaskError: DUPLICATE,
     PayloadMismatchError: PAYLOAD_MISMATCH,
     ScopeError: FORBIDDEN,
+    WebhookTargetError: CALL_BACK_REFUSED,
+    LimitReachedError: LIMIT_REACHED,
     TooLargeError: TOO_LARGE,
     FingerprintError: INVALID_ARGUMENTS,
     StoreUnavailableError: STORE_UNAVAILABLE,
 }
 
 #: Problems that pass: their answers say when to ask again.
-_PASSING = frozenset({DUPLICATE, STORE_UNAVAILABLE, BROKER_UNAVAILABLE})
+_PASSING = frozenset({DUPLICATE, LIMIT_REACHED, STORE_UNAVAILABLE, BROKER_UNAVAILABLE})
 
 
 class ProblemError(HTTPException):
@@ -178,7 +185,8 @@ def in_words(errors: Any) -> str:  # noqa: ANN401 - pydantic's lists of errors
 def documented(*problems: Problem) -> dict[int | str, dict[str, Any]]:
     """Describe these problems for a route's OpenAPI."""
     described: dict[int | str, dict[str, Any]] = {}
-    for problem in problems:
+    # Who may be refused by a role may be refused for want of a key.
+    for problem in (*problems, *([UNAUTHENTICATED] if FORBIDDEN in problems else [])):
         entry = described.setdefault(problem.status, {"description": "", "content": {MEDIA_TYPE: {"schema": _SCHEMA}}})
         entry["description"] = "; ".join(filter(None, [entry["description"], f"{problem.title} (`{problem.name}`)"]))
         if problem in _PASSING:

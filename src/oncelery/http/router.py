@@ -13,6 +13,7 @@ from oncelery.http.dead_letters import add_dead_letters
 from oncelery.http.duplicates import add_duplicates
 from oncelery.http.health import add_health
 from oncelery.http.jobs import add_jobs
+from oncelery.http.keys import KeySource
 from oncelery.http.problems import ProblemRoute
 from oncelery.http.service import Service
 
@@ -25,6 +26,7 @@ def create_router(
     once: Oncelery,
     *,
     tasks: Iterable[IdempotentTask | str] = (),
+    keys: KeySource | None = None,
     require_key: bool = False,
     largest_body: int = LARGEST,
 ) -> APIRouter:
@@ -33,10 +35,12 @@ def create_router(
     Args:
         once: The extension.
         tasks: What may be submitted, as tasks or by their names; nothing else can be called.
+        keys: The API keys of those who may call: a file, a list of `ApiKey`, or what answers one. They are read again
+            when they change. Without any, only callers on this machine are answered.
         require_key: Whether a submission must have an Idempotency-Key.
         largest_body: The most that a body may have, in bytes.
     """
-    service = Service(once, tasks=tasks, access=Access(), require_key=require_key, largest_body=largest_body)
+    service = Service(once, tasks=tasks, access=Access(keys), require_key=require_key, largest_body=largest_body)
     router = APIRouter(route_class=ProblemRoute)
     add_jobs(router, service)
     add_dead_letters(router, service)

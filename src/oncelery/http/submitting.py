@@ -41,6 +41,9 @@ REPLAYED: Final = "Idempotent-Replayed"
 #: How many calls of the store and the broker are under way at once; more only fight for the interpreter.
 THREADS: Final = 16
 
+#: How many characters of a call Celery tells.
+SHOWN: Final = 1024
+
 _threads = ThreadPoolExecutor(THREADS, thread_name_prefix="oncelery-http")
 
 
@@ -80,6 +83,9 @@ async def submit(
     """
     if trace := carried(request.headers if request else {}):
         options["headers"] = {**(options.get("headers") or {}), **trace}
+    # What Celery tells of the call: to monitors, in logs.
+    shown = task.oncelery.reading.shown(task.name, args, kwargs or {})
+    options |= {"argsrepr": repr(shown.args)[:SHOWN], "kwargsrepr": repr(shown.kwargs)[:SHOWN]}
     job, replayed = await in_thread(
         _publish,
         task,

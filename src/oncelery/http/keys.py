@@ -1,0 +1,130 @@
+"""API keys: kept as hashes, in a file or wherever a callable finds them, and read again when they change."""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import sha256
+from os import PathLike
+from pathlib import Path
+from time import monotonic
+
+import msgspec
+
+from oncelery.errors import ConfigurationError
+
+_logger = logging.getLogger("oncelery")
+
+#: How every key begins, so that people and scanners know one that has leaked.
+PREFIX = "once_"
+
+#: How long keys are taken to be what they were, in seconds: that late a rotation is seen.
+FRESH = 1.0
+
+_DIGEST = re.compile("[0-9a-f]{64}")
+
+
+class Role(StrEnum):
+    """What a caller may do."""
+
+    #: Submit jobs.
+    SUBMIT = "submit"
+    #: Look at jobs, dead letters and duplicates.
+    READ = "read"
+    #: Cancel, revive and discard.
+    OPERATE = "operate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiKey:
+    """A key as it is kept: never the key itself, but its SHA-256.
+
+    A plain hash is right here, and a slow one is not needed: a key is 256 random bits, which nobody finds by trying,
+    while a password is what people think of. And it is looked up at every request.
+    """
+
+    name: str
+    sha256: str
+    #: The tenant that it is bound to; empty: all of them.
+    scope: str = ""
+    roles: frozenset[Role] = frozenset(Role)
+
+    def __post_init__(self) -> None:
+        if not self.name or not _DIGEST.fullmatch(self.sha256):
+            raise ConfigurationError(f"API key {self.name!r} needs a name, and its sha256 in 64 hex digits")
+
+
+#: A file of keys (JSON: a list of name, sha256, scope, roles), the keys themselves, or what answers them.
+KeySource = str | PathLike[str] | Iterable[ApiKey] | Callable[[], Iterable[ApiKey]]
+
+
+def new_key(name: str, *, scope: str = "", roles: Iterable[Role | str] = tuple(Role)) -> tuple[str, ApiKey]:
+    """Make a key: the text for who is to use it, which is shown this once, and what to keep of it."""
+    text = PREFIX + secrets.token_urlsafe(32)
+    return text, ApiKey(name=name, sha256=digest_of(text), scope=scope, roles=frozenset(map(Role, roles)))
+
+
+def digest_of(text: str) -> str:
+    """Tell what is kept of a key."""
+    return sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+class Keys:
+    """The keys of a service, as they are now. What cannot be read leaves them as they were, and is logged."""
+
+    def __init__(self, source: KeySource) -> None:
+        self._read = _reader(source)
+        self._known: Mapping[str, ApiKey] = _by_digest(self._read())
+        self._read_at = monotonic()
+
+    def find(self, text: str) -> ApiKey | None:
+        """Find the key that this is the text of."""
+        if monotonic() - self._read_at > FRESH:
+            self._refresh()
+        # By its hash, so that how long it takes tells nothing of the keys that are there.
+        return self._known.get(digest_of(text))
+
+    def _refresh(self) -> None:
+        self._read_at = monotonic()
+        try:
+            self._known = _by_digest(self._read())
+        except Exception:
+            # Half a file must neither lock everybody out nor let anybody in.
+            _logger.exception("the API keys could not be read again; those from before are still good")
+
+
+def _reader(source: KeySource) -> Callable[[], Iterable[ApiKey]]:
+    if isinstance(source, str | PathLike):
+        return _File(Path(source))
+    if callable(source):
+        return source
+    keys = tuple(source)
+    return lambda: keys
+
+
+class _File:
+    """A file that is read when it has changed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen: tuple[int, int, int] | None = None
+        self._keys: tuple[ApiKey, ...] = ()
+
+    def __call__(self) -> tuple[ApiKey, ...]:
+        try:
+            about = self._path.stat()
+            seen = (about.st_mtime_ns, about.st_size, about.st_ino)
+            if seen != self._seen:
+                self._keys = msgspec.json.decode(self._path.read_bytes(), type=tuple[ApiKey, ...])
+                self._seen = seen
+        except (OSError, msgspec.MsgspecError) as error:
+            raise ConfigurationError(f"the file of API keys {str(self._path)!r} cannot be read: {error}") from error
+        return self._keys
+
+
+def _by_digest(keys: Iterable[ApiKey]) -> dict[str, ApiKey]:
+    return {key.sha256: key for key in keys}

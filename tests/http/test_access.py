@@ -1,0 +1,424 @@
+"""Who may do what, over every route that there is."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+from guarded.hand import Hand
+from httpx2 import Response
+from starlette.testclient import TestClient
+
+from oncelery import ConfigurationError
+from oncelery.http import ApiKey, Role, create_app, create_router, new_key
+from oncelery.http import keys as keys_module
+from oncelery.job import State
+
+#: The role that each route asks for; none for what tells nothing of jobs. A new route is given its line here.
+ROLES: dict[tuple[str, str], Role | None] = {
+    ("POST", "/jobs/raises"): Role.SUBMIT,
+    ("POST", "/jobs/scoped"): Role.SUBMIT,
+    ("POST", "/jobs/{task}"): Role.SUBMIT,
+    ("GET", "/jobs"): Role.READ,
+    ("GET", "/jobs/{job_id}"): Role.READ,
+    ("GET", "/jobs/{job_id}/events"): Role.READ,
+    ("POST", "/jobs/{job_id}/cancel"): Role.OPERATE,
+    ("GET", "/dead-letters"): Role.READ,
+    ("GET", "/dead-letters/{job_id}"): Role.READ,
+    ("POST", "/dead-letters/revive"): Role.OPERATE,
+    ("POST", "/dead-letters/{job_id}/revive"): Role.OPERATE,
+    ("DELETE", "/dead-letters/{job_id}"): Role.OPERATE,
+    ("GET", "/duplicates"): Role.READ,
+    ("GET", "/duplicates/counts"): Role.READ,
+    ("GET", "/metrics"): Role.READ,
+    ("GET", "/healthz"): None,
+    ("GET", "/readyz"): None,
+}
+
+#: What each route is sent; nothing else than what it takes.
+BODIES: dict[tuple[str, str], Any] = {
+    ("POST", "/jobs/raises"): {"name": "again", "kind": "refused"},
+    ("POST", "/jobs/scoped"): {"name": "acme", "payload": 2},
+    ("POST", "/jobs/{task}"): {},
+    ("POST", "/dead-letters/revive"): {"dry_run": True},
+    ("POST", "/dead-letters/{job_id}/revive"): {},
+}
+
+SUBMIT, READ, OPERATE = Role.SUBMIT, Role.READ, Role.OPERATE
+EACH_ROLE = [(role, scope) for role in Role for scope in ("", "acme", "other")]
+TEXTS: dict[tuple[Role | str, str], str] = {}
+KEYS: list[ApiKey] = []
+for role, scope in [*EACH_ROLE, ("all", "acme"), ("all", "other"), ("all", "")]:
+    roles = tuple(Role) if role == "all" else (role,)
+    TEXTS[role, scope], made = new_key(f"{role} of {scope or 'all'}", scope=scope, roles=roles)
+    KEYS.append(made)
+
+
+@pytest.fixture
+def service(hand: Hand) -> Service:
+    """Give the service with a key for each role and tenant, and a dead letter of one tenant."""
+    return Service(hand)
+
+
+class Service:
+    """The service, as callers see it that have a key."""
+
+    def __init__(self, hand: Hand) -> None:
+        self.hand = hand
+        self.tasks = [hand.tasks.raises, hand.tasks.scoped]
+        self.client = client_of(create_app(hand.once, tasks=self.tasks, keys=KEYS))
+        result = hand.tasks.raises.apply_async(("n", "refused"), scope="acme")
+        hand.tasks.raises.apply_async(("n", "refused"), scope="acme")
+        hand.deliver_all()
+        self.job_id = str(result.id)
+        assert hand.job(result).state is State.BURIED
+
+    def ask(self, route: tuple[str, str], key: str | None, *, job_id: str = "") -> Response:
+        method, path = route
+        headers = {} if key is None else {"X-API-Key": key}
+        body = {"json": BODIES[route]} if route in BODIES else {}
+        url = path.replace("{job_id}", job_id or self.job_id).replace("{task}", "unknown")
+        return self.client.request(method, url, headers=headers, **body)
+
+
+def client_of(app: FastAPI, *, host: str = "127.0.0.1", name: str = "localhost") -> TestClient:
+    return TestClient(app, base_url=f"http://{name}", client=(host, 5000))
+
+
+# Every route, every role, every tenant
+
+
+def test_each_route_has_its_role(service: Service) -> None:
+    router = create_router(service.hand.once, tasks=service.tasks, keys=KEYS)
+    routes = [route for route in router.routes if isinstance(route, APIRoute)]
+
+    assert {(method, route.path) for route in routes for method in route.methods} == ROLES.keys()
+    assert len(routes) == len(router.routes)
+
+
+@pytest.mark.parametrize("route", ROLES, ids=" ".join)
+def test_a_route_is_for_those_who_have_its_role_and_for_nobody_else(service: Service, route: tuple[str, str]) -> None:
+    wanted = ROLES[route]
+    for role in Role:
+        status = service.ask(route, TEXTS[role, ""]).status_code
+        assert (status == 403) == (wanted not in (None, role)), (role, status)
+        assert status != 401
+
+    for nobody in (None, "", "once_guess", TEXTS[SUBMIT, ""][:-1], KEYS[0].sha256):
+        answer = service.ask(route, nobody)
+        assert (answer.status_code == 401) == (wanted is not None)
+        if wanted:
+            assert answer.headers["WWW-Authenticate"] == "APIKey"
+            assert answer.json()["type"].endswith("unauthenticated")
+
+
+@pytest.mark.parametrize("route", [route for route in ROLES if "{job_id}" in route[1]], ids=" ".join)
+def test_another_tenant_s_job_is_not_there(service: Service, route: tuple[str, str]) -> None:
+    before = service.hand.job(service.job_id)
+
+    foreign = service.ask(route, TEXTS["all", "other"])
+    nothing = service.ask(route, TEXTS["all", "other"], job_id="nothing")
+
+    assert foreign.status_code == nothing.status_code == 404
+    assert foreign.json()["detail"].replace(service.job_id, "nothing") == nothing.json()["detail"]
+    assert service.hand.job(service.job_id) == before
+    assert service.ask(route, TEXTS["all", "acme"]).status_code < 400 or route[1].endswith("cancel")
+
+
+@pytest.mark.parametrize("route", [("GET", "/jobs"), ("GET", "/dead-letters"), ("GET", "/duplicates")], ids=" ".join)
+def test_a_list_has_what_is_the_tenant_s_own(service: Service, route: tuple[str, str]) -> None:
+    own, foreign, every = (service.ask(route, TEXTS["all", scope]).json()["items"] for scope in ("acme", "other", ""))
+
+    assert len(own) == len(every) == 1
+    assert foreign == []
+    headers = {"X-API-Key": TEXTS["all", "other"]}
+    assert service.client.get(f"{route[1]}?scope=acme", headers=headers).status_code == 403
+
+
+def test_counts_and_figures_are_not_told_across_tenants(service: Service) -> None:
+    counts = ("GET", "/duplicates/counts")
+
+    assert len(service.ask(counts, TEXTS["all", "acme"]).json()["items"]) == 1
+    assert service.ask(counts, TEXTS["all", "other"]).json()["items"] == []
+    assert service.ask(("GET", "/metrics"), TEXTS["all", "other"]).status_code == 403
+
+
+def test_many_are_revived_only_among_the_tenant_s_own(service: Service) -> None:
+    headers = {"X-API-Key": TEXTS["all", "other"]}
+    revived = service.client.post("/dead-letters/revive", json={}, headers=headers)
+
+    assert revived.json()["items"] == []
+    assert service.client.post("/dead-letters/revive", json={"scope": "acme"}, headers=headers).status_code == 403
+    assert service.hand.job(service.job_id).state is State.BURIED
+
+
+def test_tenants_do_not_collide_not_even_under_the_same_idempotency_key(service: Service) -> None:
+    answers = [
+        service.client.post(
+            "/jobs/raises",
+            json={"name": "new", "kind": "refused"},
+            headers={"X-API-Key": TEXTS["all", scope], "Idempotency-Key": "evt-1"},
+        )
+        for scope in ("acme", "other", "acme")
+    ]
+
+    assert [answer.status_code for answer in answers] == [202, 202, 202]
+    acme, other, again = (answer.json()["id"] for answer in answers)
+    assert acme == again != other
+    assert service.hand.job(other).scope == "other"
+
+
+def test_a_tenant_can_neither_submit_for_another_nor_revive_into_one(service: Service) -> None:
+    body, headers = {"name": "acme", "payload": 1}, {"X-API-Key": TEXTS["all", "other"]}
+
+    assert service.client.post("/jobs/scoped", json=body, headers=headers).status_code == 403
+
+    mine = service.client.post("/jobs/scoped", json=body | {"name": "other"}, headers=headers).json()["id"]
+    service.hand.once.ledger.received(mine, limit=0, lease=None)
+    assert service.hand.job(mine).state is State.BURIED
+    revive = service.client.post(f"/dead-letters/{mine}/revive", json={"kwargs": body}, headers=headers)
+    assert revive.status_code == 403
+    assert service.hand.job(mine).state is State.BURIED
+
+
+def test_only_what_is_exposed_can_be_called(service: Service) -> None:
+    for name in ("joining", "oncelery.notify", "celery.backend_cleanup", "..%2Fhealthz"):
+        assert service.ask(("POST", f"/jobs/{name}"), TEXTS["all", ""]).status_code == 404
+
+
+def test_a_key_sent_twice_is_none(service: Service) -> None:
+    key = TEXTS["all", ""]
+    answer = service.client.get("/jobs", headers=[("X-API-Key", key), ("X-API-Key", key)])
+
+    assert answer.status_code == 401
+
+
+def test_the_schema_says_that_a_key_is_needed(service: Service) -> None:
+    schema = service.client.get("/openapi.json").json()
+
+    assert schema["components"]["securitySchemes"]["APIKeyHeader"]["name"] == "X-API-Key"
+    assert schema["paths"]["/jobs"]["get"]["security"] == [{"APIKeyHeader": []}]
+    assert "401" in schema["paths"]["/jobs"]["get"]["responses"]
+
+
+# Keys
+
+
+def write(path: Path, *keys: ApiKey) -> None:
+    entries = [{"name": key.name, "sha256": key.sha256, "scope": key.scope, "roles": sorted(key.roles)} for key in keys]
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(entries))
+    new.replace(path)
+
+
+@pytest.fixture
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keys_module, "FRESH", -1.0)
+
+
+@pytest.mark.usefixtures("_at_once")
+def test_keys_in_a_file_are_rotated_without_a_restart(
+    hand: Hand, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (old, old_key), (new, new_kept) = new_key("old"), new_key("new")
+    path = tmp_path / "keys.json"
+    write(path, old_key)
+    client = client_of(create_app(hand.once, keys=path))
+
+    def statuses() -> list[int]:
+        return [client.get("/jobs", headers={"X-API-Key": text}).status_code for text in (old, new)]
+
+    assert statuses() == [200, 401]
+    write(path, old_key, new_kept)
+    assert statuses() == [200, 200]
+    write(path, new_kept)
+    assert statuses() == [401, 200]
+
+    path.write_text("[{half a file")
+    assert statuses() == [401, 200]
+    assert "API keys could not be read again" in caplog.text
+    assert old not in path.read_text()
+
+
+def test_a_file_that_is_missing_or_wrong_at_the_start_is_refused(hand: Hand, tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.json"
+    for text in (
+        "{}",
+        '[{"name": "x"}]',
+        '[{"name": "x", "sha256": "abc"}]',
+        '[{"name":"x","sha256":"%s","roles":["root"]}]',
+    ):
+        wrong.write_text(text.replace("%s", "0" * 64))
+        with pytest.raises(ConfigurationError, match=r"wrong\.json"):
+            create_app(hand.once, keys=wrong)
+    with pytest.raises(ConfigurationError, match=r"missing\.json"):
+        create_app(hand.once, keys=str(tmp_path / "missing.json"))
+
+
+@pytest.mark.usefixtures("_at_once")
+def test_keys_may_come_from_a_callable(hand: Hand) -> None:
+    text, key = new_key("ops")
+    known: list[ApiKey] = []
+    client = client_of(create_app(hand.once, keys=lambda: known))
+
+    assert client.get("/jobs", headers={"X-API-Key": text}).status_code == 401
+    known.append(key)
+    assert client.get("/jobs", headers={"X-API-Key": text}).status_code == 200
+
+
+def test_an_empty_list_of_keys_lets_nobody_in(hand: Hand) -> None:
+    assert client_of(create_app(hand.once, keys=[])).get("/jobs").status_code == 401
+
+
+def test_a_key_is_kept_as_its_hash_and_has_256_bits() -> None:
+    text, key = new_key("shop", scope="acme", roles=["submit"])
+
+    assert text.startswith("once_")
+    assert len(text) == len("once_") + 43
+    assert text not in repr(key)
+    assert (key.scope, key.roles) == ("acme", {Role.SUBMIT})
+
+
+# Without keys
+
+
+def test_without_keys_only_this_machine_is_answered_and_that_is_said(
+    hand: Hand, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "oncelery"):
+        app = create_app(hand.once)
+
+    assert "only callers on this machine are answered" in caplog.text
+    for here in ("127.0.0.1", "127.8.8.8", "::1"):
+        assert client_of(app, host=here).get("/jobs").status_code == 200
+    for elsewhere in ("10.0.0.7", "192.168.1.9", "93.184.216.34", "::ffff:10.0.0.1", "fe80::1", "nonsense"):
+        for path in ("/jobs", "/openapi.json", "/docs", "/healthz", "/nowhere"):
+            assert client_of(app, host=elsewhere).get(path).status_code == 403, (elsewhere, path)
+
+
+@pytest.mark.parametrize("name", ["evil.example", "127.0.0.1.nip.io", "localhost.evil.example", "169.254.169.254"])
+def test_a_name_that_was_bound_to_this_machine_by_others_is_refused(hand: Hand, name: str) -> None:
+    assert client_of(create_app(hand.once), name=name).get("/jobs").status_code == 403
+
+
+@pytest.mark.parametrize("name", ["localhost", "localhost:8000", "127.0.0.1:8000", "[::1]:8000", "dash.localhost"])
+def test_this_machine_s_own_names_are_good(hand: Hand, name: str) -> None:
+    assert client_of(create_app(hand.once), name=name).get("/jobs").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"X-Forwarded-For": "10.0.0.7"},
+        {"Forwarded": "for=10.0.0.7"},
+        {"Host": ""},
+    ],
+)
+def test_neither_a_page_from_elsewhere_nor_a_proxy_is_taken_for_this_machine(
+    hand: Hand, headers: dict[str, str]
+) -> None:
+    client = client_of(create_app(hand.once))
+
+    assert client.post("/jobs/any/cancel", headers=headers).status_code == 403
+    assert client.post("/jobs/any/cancel", headers={"Origin": "http://localhost"}).status_code == 404
+
+
+def test_a_router_without_keys_answers_this_machine_only_wherever_it_is_mounted(hand: Hand) -> None:
+    app = FastAPI()
+    app.include_router(create_router(hand.once), prefix="/queue")
+
+    assert client_of(app).get("/queue/jobs").status_code == 200
+    assert client_of(app, host="10.0.0.7").get("/queue/jobs").status_code == 403
+    assert client_of(app, name="evil.example").get("/queue/jobs").status_code == 403
+
+
+# What is taken, and what is shown
+
+
+def test_a_body_that_is_nested_too_deep_is_refused_before_it_is_read(service: Service) -> None:
+    def status(depth: int) -> int:
+        body = b'{"name": "[[[[", "kind": "k", "x": ' + b"[" * depth + b"]" * depth + b"}"
+        headers = {"X-API-Key": TEXTS["all", ""], "Content-Type": "application/json"}
+        return int(service.client.post("/jobs/raises", content=body, headers=headers).status_code)
+
+    assert status(63) == 400
+    assert status(64) == 413
+    assert status(100_000) == 413
+
+
+def test_secrets_among_the_arguments_are_shown_to_nobody(hand: Hand, caplog: pytest.LogCaptureFixture) -> None:
+    canary = "canary-7f3a"
+
+    @hand.once.task(name="signs-in")
+    def signs_in(user: str, password: str, options: dict[str, Any]) -> None:  # noqa: ARG001 - that it has them
+        raise PermissionError(user)
+
+    hand.app.conf.oncelery_redact = ["shoe_size"]
+    client = client_of(create_app(hand.once, tasks=[signs_in], keys=KEYS))
+    headers = {"X-API-Key": TEXTS["all", ""]}
+    body = {
+        "user": "ann",
+        "password": canary,
+        "options": {"apiKey": canary, "cards": [{"card-number": canary}], "shoeSize": canary, "tokens": [canary]},
+    }
+    with caplog.at_level(logging.DEBUG):
+        posted = client.post("/jobs/signs-in", json=body, headers=headers)
+        by_place = signs_in.apply_async(("bob", canary, {}), kwargsrepr="", argsrepr="")
+        (delivered, _) = hand.deliver_all()
+
+    assert canary not in delivered.headers["kwargsrepr"]
+    read = [posted.text]
+    for job_id in (posted.json()["id"], by_place.id):
+        for path in (f"/jobs/{job_id}", f"/jobs/{job_id}/events", f"/dead-letters/{job_id}", "/jobs", "/dead-letters"):
+            answer = client.get(path, headers=headers)
+            assert answer.status_code == 200
+            read.append(answer.text)
+    assert not [text for text in read if canary in text]
+    assert canary not in caplog.text
+    shown = client.get(f"/dead-letters/{posted.json()['id']}", headers=headers).json()["arguments"]["kwargs"]
+    assert (shown["user"], shown["password"]) == ("ann", "[redacted]")
+    shown = client.get(f"/dead-letters/{by_place.id}", headers=headers).json()["arguments"]["args"]
+    assert shown == ["bob", "[redacted]", {}]
+
+
+def test_what_reading_would_run_is_not_read(hand: Hand) -> None:
+    class Bomb:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return os.mkdir, ("/nonexistent/should-not-be-tried",)
+
+    hand.app.conf.accept_content = ["json", "pickle"]
+    result = hand.tasks.raises.apply_async(("n", "refused"), serializer="pickle", headers={"bomb": Bomb()})
+    hand.once.ledger.received(result.id, limit=0)
+    client = client_of(create_app(hand.once, keys=KEYS))
+
+    answer = client.get(f"/dead-letters/{result.id}", headers={"X-API-Key": TEXTS["all", ""]})
+
+    assert answer.status_code == 200
+    assert answer.json()["arguments"] is None
+
+
+def test_a_call_back_may_be_asked_for_if_it_can_be_sent(service: Service) -> None:
+    def post(url: str) -> Response:
+        return service.client.post(
+            "/jobs/raises",
+            params={"notify": url},
+            json={"name": url, "kind": "refused"},
+            headers={"X-API-Key": TEXTS["all", "acme"]},
+        )
+
+    assert post("https://example.com/").status_code == 400
+    service.hand.once.__dict__.pop("settings", None)
+    service.hand.app.conf.oncelery_webhook_secrets = "whsec_" + "a" * 32
+    assert post("https://example.com/hook").status_code == 202
+    for url in ("http://example.com/", "https://127.0.0.1/", "https://[::1]/", "https://2130706433/"):
+        refused = post(url)
+        assert refused.status_code == 400
+        assert refused.json()["type"].endswith("call-back-refused")
