@@ -7,7 +7,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median, quantiles
@@ -39,7 +39,7 @@ def ask(laboratory: Laboratory) -> Table:
     with ValkeyServer() as valkey, _server(valkey) as port:
         load = Load(port)
         known = [str(uuid4())] * BLOCK
-        questions = {
+        questions: dict[str, Callable[[], float]] = {
             "a bare route that blocks the loop": lambda: load.rate("/blocking", _new()),
             "a new job": lambda: load.rate(OURS, _new()),
             "a new job, under an Idempotency-Key": lambda: load.rate(OURS, _new(), keyed=True),

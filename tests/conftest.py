@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 #: The worlds in which guarded tasks are tried.
-pytest_plugins = ["guarded.fixtures"]
+pytest_plugins = ["guarded.fixtures", "guarded.web"]
 
 # The conformance suite is imported, not collected; without this a failed assert in it would not show its values.
 pytest.register_assert_rewrite("oncelery.testing.conformance")

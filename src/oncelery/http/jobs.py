@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, assert_never
 from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request
-from fastapi.responses import Response, StreamingResponse
+from fastapi.responses import Response
 from kombu.exceptions import OperationalError
 from pydantic import AwareDatetime
 
@@ -20,6 +20,7 @@ from oncelery.http.auth import Caller, Role
 from oncelery.http.body import read_body
 from oncelery.http.idempotency_key import described, read_key
 from oncelery.http.service import LONGEST_PAGE, LONGEST_WAIT, Service, answer_json, jobs_url
+from oncelery.http.streaming import EventStream
 from oncelery.http.submitting import REPLAYED, in_thread, show_job, submit
 from oncelery.http.views import JobPage, JobView, summary_of, version_of, view_of
 from oncelery.job import Job, Page, State
@@ -169,7 +170,7 @@ def _add_watching(router: APIRouter, service: Service) -> None:
         "/jobs/{job_id}/events",
         tags=["jobs"],
         summary="Watch a job until it ends",
-        response_class=StreamingResponse,
+        response_class=EventStream,
         responses={
             200: {
                 "description": "Server-sent events: the job, as `GET /jobs/{job_id}` shows it, after each change",
@@ -187,11 +188,7 @@ def _add_watching(router: APIRouter, service: Service) -> None:
         job = await service.job(job_id, caller)
         if not job.state.live and _event(service, job)[0] == last_event_id:
             return Response(status_code=204)
-        return StreamingResponse(
-            _events(service, job, last_event_id),
-            media_type="text/event-stream",
-            headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
-        )
+        return EventStream(_events(service, job, last_event_id))
 
 
 def _is_nothing_new(job: Job, shown: Response, seen: str | None) -> bool:

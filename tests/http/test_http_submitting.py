@@ -1,0 +1,432 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import date
+from typing import Annotated, Any
+
+import pytest
+from fastapi import Depends, FastAPI, Response
+from fastapi.testclient import TestClient
+from guarded.hand import Hand
+from guarded.web import client_of, problem
+
+from oncelery import ConfigurationError, PayloadMismatchError, StoreUnavailableError
+from oncelery.http import create_app, create_router, idempotency_key, map_errors, new_key, submit
+from oncelery.job import Query, State
+
+
+def jobs(hand: Hand) -> int:
+    return len(hand.once.ledger.find(Query()).items)
+
+
+# A submission and its duplicates
+
+
+def test_a_submission_is_accepted_and_says_where_its_job_is(client: TestClient, hand: Hand) -> None:
+    answer = client.post("/jobs/joining", json={"name": hand.name(), "payload": 7})
+
+    assert answer.status_code == 202
+    assert answer.json()["state"] == "queued"
+    assert answer.json()["task"] == "joining"
+    assert answer.headers["location"] == f"/jobs/{answer.json()['id']}"
+    assert client.get(answer.headers["location"]).json() == answer.json()
+    assert hand.waiting() == 1
+
+
+def test_a_duplicate_of_a_live_job_is_answered_with_that_job(client: TestClient, hand: Hand) -> None:
+    order = {"name": hand.name()}
+
+    first, second = (client.post("/jobs/joining", json=order) for _ in range(2))
+
+    assert (first.status_code, second.status_code) == (202, 202)
+    assert first.json()["id"] == second.json()["id"]
+    assert "idempotent-replayed" not in second.headers
+    assert hand.waiting() == 1
+
+
+def test_a_duplicate_of_a_completed_job_is_answered_with_its_result(client: TestClient, hand: Hand) -> None:
+    name = hand.name()
+    order = {"name": name, "payload": {"paid": [1, 2.5, None]}}
+    first = client.post("/jobs/joining", json=order)
+    hand.deliver_all()
+
+    again = client.post("/jobs/joining", json=order)
+
+    assert again.status_code == 200
+    assert again.headers["idempotent-replayed"] == "true"
+    assert (again.json()["id"], again.json()["result"]) == (first.json()["id"], {"paid": [1, 2.5, None]})
+    assert len(hand.told(name)) == 1
+
+
+def test_a_call_of_the_task_itself_and_a_post_are_one_job(client: TestClient, hand: Hand) -> None:
+    name = hand.name()
+
+    called = hand.tasks.joining.delay(name)
+    posted = client.post("/jobs/joining", json={"name": name})
+
+    assert posted.json()["id"] == called.id
+
+
+def test_a_rejecting_task_answers_a_duplicate_with_the_id_the_state_and_the_link_of_the_job(
+    client: TestClient, hand: Hand
+) -> None:
+    order = {"name": hand.name()}
+    first = client.post("/jobs/rejecting", json=order)
+
+    second = client.post("/jobs/rejecting", json=order)
+
+    assert (second.status_code, problem(second)) == (409, "duplicate")
+    told = second.json()
+    assert (told["job_id"], told["state"], told["location"]) == (
+        first.json()["id"],
+        "queued",
+        first.headers["location"],
+    )
+    assert int(second.headers["retry-after"]) >= 1
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("body", "wrong"),
+    [
+        ({}, "name"),
+        ({"name": 1}, "name"),
+        ({"name": "a", "surprise": 1}, "surprise"),
+        ([], "body"),
+        ("text", "body"),
+    ],
+)
+def test_arguments_that_the_task_does_not_take_are_refused_by_their_names(
+    client: TestClient, hand: Hand, body: object, wrong: str
+) -> None:
+    answer = client.post("/jobs/joining", json=body)
+
+    assert (answer.status_code, problem(answer)) == (400, "invalid-arguments")
+    assert wrong in answer.json()["detail"]
+    assert jobs(hand) == 0
+
+
+def test_a_refusal_does_not_repeat_the_value_which_may_be_a_secret(client: TestClient) -> None:
+    answer = client.post("/jobs/joining", json={"name": ["hunter2"]})
+
+    assert answer.status_code == 400
+    assert "hunter2" not in answer.text
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b'{"name": "\\ud800"}', b'{"name": "a"} x'])
+def test_what_is_no_json_is_refused(client: TestClient, body: bytes) -> None:
+    answer = client.post("/jobs/joining", content=body, headers={"content-type": "application/json"})
+
+    assert (answer.status_code, problem(answer)) == (400, "invalid-arguments")
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
+def test_what_a_form_on_another_page_could_send_is_refused(client: TestClient, hand: Hand, kind: str) -> None:
+    answer = client.post("/jobs/joining", content=b'{"name": "a"}', headers={"content-type": kind})
+
+    assert (answer.status_code, problem(answer)) == (415, "not-json")
+    assert jobs(hand) == 0
+
+
+def test_a_body_that_is_too_large_is_refused_whether_or_not_it_says_how_large_it_is(hand: Hand) -> None:
+    client = client_of(create_app(hand.once, tasks=["joining"], largest_body=100))
+    large = json.dumps({"name": "a" * 100}).encode()
+
+    declared = client.post("/jobs/joining", content=large, headers={"content-type": "application/json"})
+    streamed = client.post("/jobs/joining", content=iter([large]), headers={"content-type": "application/json"})
+
+    assert [problem(declared), problem(streamed)] == ["too-large"] * 2
+    assert (declared.status_code, streamed.status_code) == (413, 413)
+
+
+@pytest.mark.parametrize("name", ["nobody", "notifying", "celery.chord", "plain-increment", "..", "joining/x"])
+def test_only_exposed_tasks_can_be_submitted(client: TestClient, hand: Hand, name: str) -> None:
+    answer = client.post(f"/jobs/{name}", json={"name": "a"})
+
+    assert answer.status_code in (404, 405)
+    assert jobs(hand) == 0
+
+
+@pytest.mark.parametrize("name", ["plain-increment", "nobody"])
+def test_a_task_that_is_not_guarded_cannot_be_exposed(hand: Hand, name: str) -> None:
+    with pytest.raises(ConfigurationError, match=name):
+        create_app(hand.once, tasks=[name])
+
+
+def test_a_path_that_is_not_there_is_a_problem_too(client: TestClient) -> None:
+    missing, wrong = client.get("/nowhere"), client.delete("/jobs")
+
+    assert [each.headers["content-type"] for each in (missing, wrong)] == ["application/problem+json"] * 2
+    assert (missing.status_code, wrong.status_code, wrong.headers["allow"]) == (404, 405, "GET")
+
+
+# The Idempotency-Key
+
+
+def test_the_same_key_is_the_same_job_whatever_the_task_chooses(client: TestClient, hand: Hand) -> None:
+    order, key = {"name": hand.name()}, {"Idempotency-Key": "evt-1"}
+
+    keyed = [client.post("/jobs/joining", json=order, headers=key).json()["id"] for _ in range(2)]
+    other = client.post("/jobs/joining", json=order, headers={"Idempotency-Key": "evt-2"}).json()["id"]
+
+    assert keyed[0] == keyed[1] != other
+
+
+@pytest.mark.parametrize(
+    ("bare", "quoted"), [("evt-1", '"evt-1"'), ("k", '"k"'), ("a" * 255, f'"{"a" * 255}"'), ("a\\b", r'"a\\b"')]
+)
+def test_a_key_may_be_bare_or_quoted(client: TestClient, hand: Hand, bare: str, quoted: str) -> None:
+    order = {"name": hand.name()}
+
+    ids = {
+        client.post("/jobs/joining", json=order, headers={"Idempotency-Key": key}).json()["id"]
+        for key in (bare, quoted)
+    }
+
+    assert len(ids) == 1
+
+
+@pytest.mark.parametrize(
+    "key", ["", '""', "a" * 256, f'"{"a" * 256}"', "a b", 'a"b', '"a', "a,b", '"a";p=1', "ä", "\t"]
+)
+def test_a_malformed_key_is_refused(client: TestClient, hand: Hand, key: str) -> None:
+    answer = client.post("/jobs/joining", json={"name": "a"}, headers=[(b"Idempotency-Key", key.encode("latin-1"))])
+
+    assert (answer.status_code, problem(answer)) == (400, "idempotency-key-malformed")
+    assert jobs(hand) == 0
+
+
+def test_a_key_that_is_sent_twice_is_refused(client: TestClient, hand: Hand) -> None:
+    headers = [("Idempotency-Key", "a"), ("Idempotency-Key", "a")]
+
+    answer = client.post("/jobs/joining", json={"name": "a"}, headers=headers)
+
+    assert (answer.status_code, problem(answer)) == (400, "idempotency-key-malformed")
+    assert jobs(hand) == 0
+
+
+def test_a_missing_key_is_refused_where_one_is_required(hand: Hand) -> None:
+    client = client_of(create_app(hand.once, tasks=["joining"], require_key=True))
+
+    answer = client.post("/jobs/joining", json={"name": "a"})
+
+    assert (answer.status_code, problem(answer)) == (400, "idempotency-key-missing")
+    assert client.post("/jobs/joining", json={"name": "a"}, headers={"Idempotency-Key": "a"}).status_code == 202
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_another_payload_under_the_same_key_is_refused(client: TestClient, hand: Hand, finished: bool) -> None:  # noqa: FBT001
+    key = {"Idempotency-Key": hand.name()}
+    client.post("/jobs/joining", json={"name": hand.name()}, headers=key)
+    if finished:
+        hand.deliver_all()
+
+    answer = client.post("/jobs/joining", json={"name": hand.name()}, headers=key)
+
+    assert (answer.status_code, problem(answer)) == (422, "payload-mismatch")
+    assert jobs(hand) == 1
+
+
+def test_the_key_of_a_completed_job_replays_it(client: TestClient, hand: Hand) -> None:
+    order, key = {"name": hand.name(), "payload": "paid"}, {"Idempotency-Key": "evt-1"}
+    client.post("/jobs/joining", json=order, headers=key)
+    hand.deliver_all()
+
+    again = client.post("/jobs/joining", json=order, headers=key)
+
+    assert (again.status_code, again.headers["idempotent-replayed"], again.json()["result"]) == (200, "true", "paid")
+
+
+def test_the_same_key_of_two_tenants_is_two_jobs(hand: Hand) -> None:
+    secrets, keys = zip(*(new_key(f"{tenant}-web", scope=tenant) for tenant in ("acme", "beta")), strict=True)
+    client = client_of(create_app(hand.once, tasks=["joining"], keys=keys))
+
+    answers = [
+        client.post("/jobs/joining", json={"name": "a"}, headers={"Idempotency-Key": "evt-1", "X-API-Key": secret})
+        for secret in secrets
+    ]
+
+    jobs = [answer.json() for answer in answers]
+    assert jobs[0]["id"] != jobs[1]["id"]
+    assert [(job["scope"], job["caller"]) for job in jobs] == [("acme", "acme-web"), ("beta", "beta-web")]
+
+
+# Store and broker
+
+
+def test_without_the_store_nothing_is_accepted_and_the_client_is_told_when_to_ask_again(
+    client: TestClient, hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object, **__: object) -> None:
+        raise StoreUnavailableError
+
+    with monkeypatch.context() as patch:
+        for verb in ("reserve", "get", "find", "cancel", "duplicates"):
+            patch.setattr(hand.store, verb, away)
+        answers = [
+            client.post("/jobs/joining", json={"name": "a"}),
+            client.get("/jobs/a"),
+            client.get("/jobs"),
+            client.post("/jobs/a/cancel"),
+            client.get("/dead-letters"),
+            client.get("/duplicates"),
+            client.get("/jobs/a/events"),
+        ]
+
+    assert {(each.status_code, problem(each)) for each in answers} == {(503, "store-unavailable")}
+    assert all(int(each.headers["retry-after"]) >= 1 for each in answers)
+    assert jobs(hand) == hand.waiting() == 0
+
+
+def test_without_the_broker_a_job_is_accepted_for_the_sweeper(client: TestClient, hand: Hand) -> None:
+    with hand.broker_down():
+        answer = client.post("/jobs/joining", json={"name": hand.name()})
+
+    assert answer.status_code == 202
+    assert hand.job(answer.json()["id"]).state is State.QUEUED
+    assert hand.waiting() == 0
+
+
+def test_without_the_broker_a_job_is_refused_if_the_app_says_so(client: TestClient, hand: Hand) -> None:
+    order = {"name": hand.name()}
+    hand.app.conf.oncelery_on_broker_down = "refuse"
+    vars(hand.once).pop("settings", None)
+
+    with hand.broker_down():
+        refused = client.post("/jobs/joining", json=order)
+    accepted = client.post("/jobs/joining", json=order)
+
+    assert (refused.status_code, problem(refused)) == (503, "broker-unavailable")
+    assert int(refused.headers["retry-after"]) >= 1
+    assert accepted.status_code == 202
+    assert hand.waiting() == 1
+
+
+# What arguments are
+
+
+def test_what_json_has_no_form_for_is_given_to_the_task_as_it_is_annotated(hand: Hand) -> None:
+    seen: list[Any] = []
+
+    @hand.once.task(name="report", shared=False)
+    def report(day: date, pages: list[int] = []) -> None:  # noqa: B006 - nobody changes it
+        seen.append((day, pages))
+
+    client = client_of(create_app(hand.once, tasks=[report]))
+    posted = client.post("/jobs/report", json={"day": "2026-11-15"})
+    called = report.delay(date(2026, 11, 15))
+    wrong = client.post("/jobs/report", json={"day": "yesterday"})
+    hand.deliver_all()
+
+    assert posted.json()["id"] == called.id
+    assert seen == [(date(2026, 11, 15), [])]
+    assert problem(wrong) == "invalid-arguments"
+
+
+def test_models_are_checked_and_given_as_celery_gives_them(client: TestClient, hand: Hand) -> None:
+    name = hand.name()
+
+    wrong = client.post("/jobs/takes-models", json={"order": {"order_id": 1, "amount": 5}, "name": name})
+    right = client.post("/jobs/takes-models", json={"order": {"order_id": "o-1", "amount": 5}, "name": name})
+    hand.deliver_all()
+
+    assert "order.order_id" in wrong.json()["detail"]
+    assert client.get(right.headers["location"]).json()["result"] == {"order_id": "o-1", "amount": 5}
+
+
+def test_annotations_that_nobody_can_read_take_anything(hand: Hand) -> None:
+    @hand.once.task(name="odd", shared=False)
+    def odd(thing: "Missing", other: Callable[[], None], /, *rest: int, **more: int) -> None:  # type: ignore[name-defined] # noqa: F821, UP037
+        pass
+
+    @hand.once.task(name="open", shared=False)
+    def open_(_thing: object, json: object = None, **more: object) -> None:
+        pass
+
+    client = client_of(create_app(hand.once, tasks=[odd, open_]))
+
+    assert client.post("/jobs/open", json={"_thing": [1], "json": 1, "extra": "x"}).status_code == 202
+
+
+# Routes of the user's own
+
+
+@pytest.fixture
+def own(hand: Hand) -> TestClient:
+    """Give a client of an app that uses the parts by itself."""
+    app = FastAPI()
+    app.include_router(create_router(hand.once, tasks=["joining"]), prefix="/api")
+    map_errors(app, jobs_url="/api/jobs")
+
+    @app.post("/orders/{name}")
+    async def order(name: str, key: Annotated[str, Depends(idempotency_key)]) -> Response:
+        return await submit(hand.tasks.rejecting, [name], idempotency_key=key, jobs_url="/api/jobs")
+
+    @app.post("/by-hand/{name}")
+    def by_hand(name: str) -> dict[str, str]:
+        return {"id": hand.tasks.rejecting.delay(name).id}
+
+    @app.get("/fails/{kind}")
+    def fails(kind: str) -> None:
+        raise {"store": StoreUnavailableError, "payload": PayloadMismatchError}[kind]
+
+    return client_of(app)
+
+
+def test_a_route_of_your_own_submits_as_ours_do(own: TestClient, hand: Hand) -> None:
+    name, key = hand.name(), {"Idempotency-Key": "evt-1"}
+
+    first = own.post(f"/orders/{name}", headers=key)
+    second = own.post(f"/orders/{name}", headers=key)
+    hand.deliver_all()
+    third = own.post(f"/orders/{name}", headers=key)
+    without = own.post(f"/orders/{name}")
+
+    assert [each.status_code for each in (first, second, third, without)] == [202, 409, 200, 400]
+    assert first.headers["location"] == second.json()["location"] == third.headers["location"]
+    assert own.get(first.headers["location"]).json()["state"] == "completed"
+    assert problem(without) == "idempotency-key-missing"
+
+
+def test_an_error_of_ours_that_your_route_raises_is_answered_as_a_problem(own: TestClient, hand: Hand) -> None:
+    name = hand.name()
+    first = own.post(f"/by-hand/{name}")
+
+    second = own.post(f"/by-hand/{name}")
+
+    assert (second.status_code, problem(second)) == (409, "duplicate")
+    assert second.json()["job_id"] == first.json()["id"]
+    assert second.json()["location"] == f"/api/jobs/{first.json()['id']}"
+    assert problem(own.get("/fails/store")) == "store-unavailable"
+    assert problem(own.get("/fails/payload")) == "payload-mismatch"
+
+
+def test_without_the_mapping_a_missing_key_is_still_a_bad_request() -> None:
+    app = FastAPI()
+
+    @app.post("/")
+    async def route(_key: Annotated[str, Depends(idempotency_key)]) -> None:
+        pass
+
+    assert client_of(app).post("/").status_code == 400
+
+
+def test_a_mounted_router_links_to_where_it_is_mounted(own: TestClient, hand: Hand) -> None:
+    answer = own.post("/api/jobs/joining", json={"name": hand.name()})
+
+    assert answer.headers["location"] == f"/api/jobs/{answer.json()['id']}"
+    assert own.get(answer.headers["location"]).status_code == 200
+
+
+def test_the_errors_of_a_mounted_router_are_problems_without_any_mapping(hand: Hand) -> None:
+    app = FastAPI()
+    app.include_router(create_router(hand.once, tasks=["rejecting"]))
+    client, order = client_of(app), {"name": hand.name()}
+    client.post("/jobs/rejecting", json=order)
+
+    assert problem(client.post("/jobs/rejecting", json=order)) == "duplicate"
+    assert problem(client.get("/jobs?limit=0")) == "invalid-request"
+    assert problem(client.get("/jobs/nobody")) == "unknown-job"
