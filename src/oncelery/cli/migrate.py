@@ -6,6 +6,8 @@ from typing import Protocol, runtime_checkable
 
 import click
 
+from oncelery.cli.output import json_option, tell
+from oncelery.cli.target import Target
 from oncelery.errors import ConfigurationError
 from oncelery.sql.inbox import TABLE, create, ddl, dialect_of
 from oncelery.stores import DEFAULT_NAMESPACE, open_store
@@ -41,25 +43,37 @@ class Migrated(Protocol):
     help=f"A database in which run.transaction(...) writes while the ledger is elsewhere: makes {TABLE} there.",
 )
 @click.option("--print", "only_print", is_flag=True, help="Print the statements, and do nothing.")
-def migrate(store: str, namespace: str, effects: str, *, only_print: bool) -> None:
+@json_option
+@click.pass_obj
+def migrate(
+    target: Target | None, *, store: str, namespace: str, effects: str, only_print: bool, as_json: bool
+) -> None:
     """Make the ledger's schema, or bring it to this version; make the inbox for effects.
 
     What is there already is left alone, and nothing is ever set back. With --print and no URL, all statements for
-    PostgreSQL are printed; with a URL, those that are missing there.
+    PostgreSQL are printed; with a URL, those that are missing there. `oncelery -A app migrate` takes the app's ledger.
     """
+    if target and target.app and not store:
+        settings = target.once().settings
+        store, namespace = settings.store, settings.namespace
     if only_print:
         click.echo(_printed(store, namespace, effects), nl=False)
         return
     if not store and not effects:
         raise click.UsageError("give --store, --effects or both; or --print")
+    made = {}
     if store:
         ledger = _ledger(store, namespace)
         ledger.migrate()
         ledger.close()
-        click.echo(f"the ledger in the schema {namespace!r} is of this version")
+        made["ledger"] = f"the ledger in the schema {namespace!r} is of this version"
     if effects:
         create(effects)
-        click.echo(f"the table {TABLE} is there")
+        made["effects"] = f"the table {TABLE} is there"
+    if as_json:
+        tell(made)
+    else:
+        click.echo("\n".join(made.values()))
 
 
 def _printed(store: str, namespace: str, effects: str) -> str:

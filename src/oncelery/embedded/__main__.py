@@ -19,11 +19,18 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=0, help="the server's port on loopback (any free one)")
     chosen = parser.parse_args()
     try:
-        with suppress(KeyboardInterrupt), EmbeddedServer(chosen.folder, chosen.port) as server:
-            # Here, not above: a wrong folder or port is told before the demonstration's own needs are loaded.
-            import_module("oncelery.embedded.demo").run(server.url)
+        serve(chosen.folder, chosen.port)
     except OnceleryError as error:
         sys.exit(str(error))
+
+
+def serve(folder: Path, port: int) -> None:
+    """Run the demonstration on a server of this folder and port; exit with 1 if it does not go as it should."""
+    with suppress(KeyboardInterrupt), EmbeddedServer(folder, port) as server:
+        # Here, not above: a wrong folder or port is told before the demonstration's own needs are loaded.
+        verdict = import_module("oncelery.embedded.demo").run(server.url)
+        if verdict.lost or verdict.twice:
+            sys.exit(1)
 
 
 if __name__ == "__main__":

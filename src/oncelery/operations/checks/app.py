@@ -67,7 +67,7 @@ def no_worker(facts: Facts) -> Iterator[Complaint]:
     if not facts.conf or facts.broker.error or facts.workers or tally is None:
         return
     if waiting := sum(count for state, count in tally.states.items() if state.live):
-        yield f"no worker answers, and {waiting} jobs are queued or running", "celery -A yourapp worker"
+        yield f"no worker answers, and jobs are queued or running: {waiting}", "celery -A yourapp worker"
 
 
 CHECKS = (pickle_accepted, result_expiry, always_eager, sweeper_absent, sweeper_off, no_worker)

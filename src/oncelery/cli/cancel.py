@@ -1,0 +1,51 @@
+"""`oncelery cancel ID…`: ends queued jobs, and asks running ones to end."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+import click
+
+from oncelery.answers import Absent, CancelAnswer, Cancelled, Finished, Requested
+from oncelery.cli.output import json_option, tell
+from oncelery.cli.target import Target, target_options
+
+
+@click.command()
+@click.argument("job_ids", metavar="ID…", nargs=-1, required=True)
+@click.option("--reason", default="cancelled", show_default=True, help="Why; kept with the job.")
+@click.option("--terminate", is_flag=True, help="Also end the process that runs it, at once; needs -A.")
+@json_option
+@target_options
+@click.pass_context
+def cancel(
+    ctx: click.Context, target: Target, *, job_ids: tuple[str, ...], reason: str, terminate: bool, as_json: bool
+) -> None:
+    """Cancel jobs; it holds even while no worker is up. Exits with 1 if one was finished already, or is unknown."""
+    if terminate:
+        jobs = target.once().jobs
+        answers = {job_id: jobs.cancel(job_id, reason=reason, terminate=True) for job_id in job_ids}
+    else:
+        ledger = target.ledger()
+        answers = {job_id: ledger.cancel(job_id, reason=reason) for job_id in job_ids}
+    told = {job_id: _word(answer) for job_id, answer in answers.items()}
+    if as_json:
+        tell(told)
+    else:
+        for job_id, word in told.items():
+            click.echo(f"{job_id}  {word}")
+    ctx.exit(any(isinstance(answer, Finished | Absent) for answer in answers.values()))
+
+
+def _word(answer: CancelAnswer) -> str:
+    match answer:
+        case Cancelled():
+            return "cancelled"
+        case Requested():
+            return "asked to end"
+        case Finished(job):
+            return f"too late: {job.state}"
+        case Absent():
+            return "unknown"
+        case _:
+            assert_never(answer)

@@ -1,0 +1,161 @@
+"""`oncelery dead-letters`: jobs that wait for a person; revive or discard them."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any, assert_never
+
+import click
+
+from oncelery.answers import Absent, Discarded, Existing, NotBuried, ReviveAnswer, Revived
+from oncelery.cli.output import Moment, ago, console, fields_of, json_option, table, tell
+from oncelery.cli.target import Target, target_options
+from oncelery.job import Query, State
+from oncelery.operations.dead_letters import Fate, Revival
+
+
+class Json(click.ParamType[Any]):
+    """A value in JSON, of a given kind."""
+
+    def __init__(self, kind: type, example: str) -> None:
+        self.name = "json"
+        self._kind = kind
+        self._example = example
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
+        """Read it."""
+        try:
+            read = json.loads(value) if isinstance(value, str) else value
+        except ValueError:
+            read = None
+        if not isinstance(read, self._kind):
+            self.fail(f"{value!r} is not like {self._example}", param, ctx)
+        return read
+
+
+@click.group(name="dead-letters", invoke_without_command=True)
+@click.option("--task", default="", help="Only this task's.")
+@click.option("--scope", default="", help="Only this tenant's.")
+@click.option("--since", type=Moment(), help="Buried since: 30m, 2h, 7d or a date.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="How many.")
+@json_option
+@target_options
+@click.pass_context
+def dead_letters(
+    ctx: click.Context, target: Target, *, task: str, scope: str, since: datetime | None, limit: int, as_json: bool
+) -> None:
+    """List dead letters, the newest first; or revive or discard them."""
+    if ctx.invoked_subcommand:
+        return
+    query = Query(states=frozenset({State.BURIED}), task=task, scope=scope, since=since, limit=limit)
+    page = target.ledger().find(query)
+    if as_json:
+        tell({"dead_letters": [fields_of(job) for job in page.items], "cursor": page.cursor})
+        return
+    rows = [
+        (
+            job.id,
+            job.task,
+            job.reason,
+            str(job.attempt),
+            ago(job.changed_at),
+            job.scope,
+            job.error.message if job.error else "",
+        )
+        for job in page.items
+    ]
+    columns = ("ID", "TASK", "REASON", "ATTEMPTS", "BURIED", "SCOPE", "ERROR")
+    console().print(table(columns, rows) if rows else "no dead letters")
+
+
+@dead_letters.command()
+@click.argument("job_ids", metavar="[ID…]", nargs=-1)
+@click.option("--all", "many", is_flag=True, help="All that match --task, --scope and --since.")
+@click.option("--task", default="", help="With --all: only this task's.")
+@click.option("--scope", default="", help="With --all: only this tenant's.")
+@click.option("--since", type=Moment(), help="With --all: buried since.")
+@click.option("--args", type=Json(list, "'[\"o-1\", 500]'"), help="For one: corrected arguments, a JSON list.")
+@click.option("--kwargs", type=Json(dict, "'{\"amount\": 500}'"), help="For one: corrected arguments, a JSON object.")
+@click.option("--dry-run", is_flag=True, help="Only tell what would become of them.")
+@json_option
+@target_options
+@click.pass_context
+def revive(
+    ctx: click.Context,
+    target: Target,
+    *,
+    job_ids: tuple[str, ...],
+    many: bool,
+    task: str,
+    scope: str,
+    since: datetime | None,
+    args: list[Any] | None,
+    kwargs: dict[str, Any] | None,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Queue dead letters again; needs -A. Exits with 1 if one of them stays what it is."""
+    if bool(job_ids) == many:
+        raise click.UsageError("name dead letters by their ids, or give --all; try --dry-run first")
+    if (args is not None or kwargs is not None) and (len(job_ids) != 1 or dry_run):
+        raise click.UsageError("--args and --kwargs correct one dead letter, in earnest: name it")
+    letters = target.once().dead_letters
+    if many or dry_run:
+        told = _told(letters.revive_many(Query(task=task, scope=scope, since=since), dry_run=dry_run), job_ids)
+    else:
+        told = {job_id: _fate(letters.revive(job_id, args=args, kwargs=kwargs)) for job_id in job_ids}
+    _tell(told, as_json=as_json, dry_run=dry_run)
+    ctx.exit(any(fate != Fate.REVIVED for fate, _ in told.values()))
+
+
+@dead_letters.command()
+@click.argument("job_ids", metavar="ID…", nargs=-1, required=True)
+@json_option
+@target_options
+@click.pass_context
+def discard(ctx: click.Context, target: Target, *, job_ids: tuple[str, ...], as_json: bool) -> None:
+    """End dead letters for good. Exits with 1 if one of them was none."""
+    ledger = target.ledger()
+    told = {}
+    for job_id in job_ids:
+        match answer := ledger.discard(job_id):
+            case Discarded():
+                told[job_id] = ("discarded", "")
+            case NotBuried(job):
+                told[job_id] = (Fate.FAILED, f"it is {job.state}")
+            case Absent():
+                told[job_id] = (Fate.FAILED, "unknown")
+            case _:
+                assert_never(answer)
+    _tell(told, as_json=as_json, dry_run=False)
+    ctx.exit(any(fate == Fate.FAILED for fate, _ in told.values()))
+
+
+def _told(revival: Revival, only: tuple[str, ...]) -> dict[str, tuple[str, str]]:
+    told = {item.job_id: (str(item.fate), item.why) for item in revival.items if not only or item.job_id in only}
+    return told | {job_id: (str(Fate.FAILED), "no dead letter") for job_id in only if job_id not in told}
+
+
+def _fate(answer: ReviveAnswer) -> tuple[str, str]:
+    match answer:
+        case Revived():
+            return Fate.REVIVED, ""
+        case Existing(job):
+            return Fate.SUPERSEDED, f"by job {job.id}, which is {job.state}"
+        case NotBuried(job):
+            return Fate.FAILED, f"it is {job.state}"
+        case Absent():
+            return Fate.FAILED, "unknown"
+        case _:
+            assert_never(answer)
+
+
+def _tell(told: dict[str, tuple[str, str]], *, as_json: bool, dry_run: bool) -> None:
+    if as_json:
+        tell({job_id: {"fate": fate, "why": why} for job_id, (fate, why) in told.items()})
+        return
+    for job_id, (fate, why) in told.items():
+        click.echo(f"{job_id}  {'would be ' if dry_run and fate == Fate.REVIVED else ''}{fate}  {why}".rstrip())
+    if not told:
+        click.echo("no dead letters")

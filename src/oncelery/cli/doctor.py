@@ -1,0 +1,54 @@
+"""`oncelery doctor`: what is wrong with a set-up, why, and the line that mends it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from oncelery.cli.output import coloured, console, json_option, tell
+from oncelery.cli.target import Target, target_options
+from oncelery.stores import DEFAULT_NAMESPACE
+
+if TYPE_CHECKING:
+    from oncelery.operations.doctor import Finding
+
+
+@click.command()
+@click.option("--strict", is_flag=True, help="Exit with 1 for warnings, too.")
+@click.option("--ignore", multiple=True, metavar="CHECK", help="Leave a check out; may be repeated.")
+@json_option
+@target_options
+@click.pass_context
+def doctor(ctx: click.Context, target: Target, *, strict: bool, ignore: tuple[str, ...], as_json: bool) -> None:
+    """Look at app, broker, store and workers, or at a store alone. Exits with 1 if there is an error."""
+    findings = _examine(target, ignore)
+    errors = sum(finding.severity == "error" for finding in findings)
+    if as_json:
+        tell({"findings": [asdict(finding) for finding in findings]})
+    else:
+        _print(findings)
+    ctx.exit(bool(errors or (strict and findings)))
+
+
+def _examine(target: Target, ignore: tuple[str, ...]) -> tuple[Finding, ...]:
+    from oncelery.celery.facts import gather_store  # noqa: PLC0415 - Celery is not loaded for --help
+    from oncelery.operations.doctor import STORE_CHECKS, examine  # noqa: PLC0415 - as above
+
+    if target.store:
+        facts = gather_store(target.store, target.namespace or DEFAULT_NAMESPACE)
+        return examine(facts, ignore=ignore, checks=STORE_CHECKS)
+    return target.once().doctor(ignore=ignore)
+
+
+def _print(findings: tuple[Finding, ...]) -> None:
+    terminal = console()
+    for finding in findings:
+        terminal.print(
+            coloured(finding.severity.ljust(8), finding.severity), coloured(f"{finding.check}:", "check"), end=" "
+        )
+        terminal.print(finding.what, markup=False)
+        terminal.print(f"  why    {finding.why}", f"  fix    {finding.fix}", sep="\n", markup=False)
+    if not findings:
+        terminal.print("nothing is wrong")

@@ -1,0 +1,48 @@
+"""`oncelery show ID`: all that the ledger knows of one job."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from oncelery.cli.output import ago, coloured, console, fields_of, json_option, table, tell
+from oncelery.cli.target import Target, target_options
+from oncelery.job import Job
+
+#: What a person need not see.
+TOO_MUCH = frozenset({"id", "state", "past", "error", "holder", "digest"})
+
+
+@click.command()
+@click.argument("job_id", metavar="ID")
+@json_option
+@target_options
+def show(target: Target, *, job_id: str, as_json: bool) -> None:
+    """Show one job: state, arguments, progress, steps, attempts, result or error."""
+    job = target.ledger().get(job_id)
+    if job is None:
+        raise click.ClickException(f"no job {job_id}: it never was, or its history is over")
+    if as_json:
+        tell(fields_of(job))
+    else:
+        _print(job)
+
+
+def _print(job: Job) -> None:
+    terminal = console()
+    fields = [(name, _text(value)) for name, value in fields_of(job).items() if name not in TOO_MUCH]
+    terminal.print(table(("job", job.id), [("state", coloured(job.state)), *fields]))
+    if job.past:
+        columns = ("ATTEMPT", "ENDED", "WORKER", "CAUSE", "ERROR")
+        rows = [
+            (str(run.number), ago(run.ended_at), run.worker, run.cause, run.error.message if run.error else "")
+            for run in job.past
+        ]
+        terminal.print("\nearlier attempts", table(columns, rows), sep="\n")
+    if job.error:
+        terminal.print(f"\n{job.error.type}: {job.error.message}", job.error.traceback, sep="\n", markup=False)
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,105 @@
+"""What a command works on: an app with its ledger, or a ledger alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+import click
+
+from oncelery.stores import DEFAULT_NAMESPACE
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+    from oncelery.celery.extension import Oncelery
+    from oncelery.ledger import Ledger
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(slots=True)
+class Target:
+    """What was said on the command line, at whichever place."""
+
+    #: An app, or what Celery finds one by.
+    app: Celery[Any] | str = ""
+    store: str = ""
+    namespace: str = ""
+
+    def once(self) -> Oncelery:
+        """Find the app's extension; only an app can publish."""
+        from oncelery.celery.extension import Oncelery  # noqa: PLC0415 - Celery is not loaded for --help
+
+        if not self.app:
+            raise click.UsageError("this needs your app, which alone can publish: oncelery -A yourapp …")
+        app = _find(self.app) if isinstance(self.app, str) else self.app
+        return Oncelery.of(app)
+
+    def ledger(self) -> Ledger:
+        """Open the ledger: of --store, else the app's."""
+        from oncelery.ledger import Ledger  # noqa: PLC0415 - as above
+        from oncelery.stores import open_store  # noqa: PLC0415 - as above
+
+        if self.store:
+            ledger = Ledger(open_store(self.store, namespace=self.namespace or DEFAULT_NAMESPACE))
+        elif self.app:
+            ledger = self.once().ledger
+        else:
+            raise click.UsageError("which ledger? Give your app (oncelery -A yourapp …) or --store URL")
+        click.get_current_context().call_on_close(ledger.store.close)
+        return ledger
+
+
+def target_options(command: Callable[P, R]) -> Callable[P, R]:
+    """Let a command be told its app or its store, and give it the Target as first argument."""
+    options = (
+        click.option("-A", "--app", callback=_remember, expose_value=False, metavar="APP", help="Your Celery app."),
+        click.option(
+            "--store",
+            envvar="ONCELERY_STORE",
+            callback=_remember,
+            expose_value=False,
+            metavar="URL",
+            help="The ledger alone, without an app: redis://…, postgresql://…",
+        ),
+        click.option(
+            "--namespace",
+            envvar="ONCELERY_NAMESPACE",
+            callback=_remember,
+            expose_value=False,
+            metavar="NAME",
+            help=f"With --store, the namespace ({DEFAULT_NAMESPACE}).",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return click.make_pass_decorator(Target, ensure=True)(command)  # type: ignore[arg-type]
+
+
+def _remember(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    target = ctx.ensure_object(Target)
+    if not value or parameter.name is None:
+        return
+    said = ctx.get_parameter_source(parameter.name) is click.core.ParameterSource.COMMANDLINE
+    if parameter.name == "store" and target.app and not said:
+        return  # the app has its own, and reads the environment by itself
+    setattr(target, parameter.name, value)
+
+
+def _find(name: str) -> Celery[Any]:
+    from celery.app.utils import find_app  # noqa: PLC0415 - as above
+
+    try:
+        app: Celery[Any] = find_app(name)
+    except ModuleNotFoundError as error:
+        if error.name == name and ":" in name:
+            raise click.UsageError(f"no app in {name!r}: give -A module:attribute") from error
+        raise click.UsageError(
+            f"no module {error.name!r}: run this where your app can be imported, and give -A module or -A module:app"
+        ) from error
+    except AttributeError as error:
+        raise click.UsageError(f"no app in {name!r}: give -A module:attribute") from error
+    return app

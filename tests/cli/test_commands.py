@@ -1,0 +1,404 @@
+"""The commands on a real ledger, as the shell runs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from guarded.world import unshared_tasks
+
+from oncelery.answers import Granted
+from oncelery.cli import COMMANDS, main
+from oncelery.fingerprint import fingerprint
+from oncelery.job import Failure, Progress, Reason, Submission
+from oncelery.ledger import Ledger
+from oncelery.policy import Policy
+from oncelery.settlement import Bury, Complete
+from oncelery.stores import open_store
+from oncelery.testing.servers import ValkeyServer
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Desk:
+    """A ledger with some jobs, and the commands on it."""
+
+    url: str
+    namespace: str
+    ledger: Ledger
+
+    def run(self, *words: str) -> Result:
+        """Run a command on the ledger alone."""
+        return invoke(*words, "--store", self.url, "--namespace", self.namespace)
+
+    def json(self, *words: str) -> Any:  # noqa: ANN401 - whatever it tells
+        ran = self.run(*words, "--json")
+        assert ran.exit_code in {0, 1}, ran.output
+        return json.loads(ran.stdout)
+
+    def submit(self, order: str) -> Submission:
+        body = json.dumps(["shop.charge", [order], {"tenant": "acme"}, {}]).encode()
+        key = fingerprint("shop.charge", {"order": order})
+        offer = Submission(id=f"job-{order}", key=key, task="shop.charge", body=body, scope="acme", caller="test")
+        self.ledger.reserve(offer)
+        return offer
+
+    def begin(self, order: str) -> Granted:
+        granted = self.ledger.begin(self.submit(order), Policy(), worker="worker-1")
+        assert isinstance(granted, Granted)
+        return granted
+
+    def bury(self, order: str) -> str:
+        error = Failure(type="CardRefused", message="no money", traceback="Traceback: line 1")
+        self.ledger.settle(self.begin(order).lease, Bury(reason=Reason.FAILED, error=error))
+        return f"job-{order}"
+
+    def state(self, order: str) -> str:
+        job = self.ledger.get(f"job-{order}")
+        assert job
+        return job.state
+
+
+def invoke(*words: str) -> Result:
+    environment = dict.fromkeys(("ONCELERY_STORE", "ONCELERY_NAMESPACE", "ONCELERY_APP"), "")
+    return CliRunner().invoke(main, words, env=environment)
+
+
+@pytest.fixture
+def desk(valkey: ValkeyServer) -> Iterator[Desk]:
+    namespace = token_hex(4)
+    ledger = Ledger(open_store(valkey.url, namespace=namespace))
+    yield Desk(valkey.url, namespace, ledger)
+    ledger.store.close()
+
+
+@pytest.fixture
+def app(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Result]]:
+    """Run commands with `-A`, in this process."""
+    monkeypatch.setenv("SHOP_SERVER", desk.url)
+    monkeypatch.setenv("SHOP_NAMESPACE", desk.namespace)
+    monkeypatch.syspath_prepend(str(HERE))
+    with unshared_tasks():
+        yield lambda *words: invoke("-A", "shop", *words)
+    if found := sys.modules.pop("shop", None):
+        found.app.close()
+
+
+def test_jobs_are_listed_by_state_task_scope_and_time(desk: Desk) -> None:
+    running = desk.begin("a")
+    desk.ledger.record(running.lease, progress=Progress(done=3, total=4, stage="packing"))
+    desk.submit("b")
+    desk.submit("b")
+
+    listed = desk.run("jobs").stdout.splitlines()
+
+    assert [line.split()[0] for line in listed] == ["ID", "job-b", "job-a"]
+    assert "75% packing" in listed[2]
+    assert [job["id"] for job in desk.json("jobs", "--state", "queued")["jobs"]] == ["job-b"]
+    assert desk.json("jobs", "--task", "shop.other") == {"jobs": [], "cursor": ""}
+    assert len(desk.json("jobs", "--scope", "acme", "--since", "1h")["jobs"]) == 2
+    assert desk.json("jobs", "--since", (datetime.now(UTC) + timedelta(days=1)).isoformat())["jobs"] == []
+    assert desk.run("jobs", "--task", "shop.other").stdout == "no jobs\n"
+
+
+def test_pages_of_jobs_follow_each_other(desk: Desk) -> None:
+    for order in "abc":
+        desk.submit(order)
+
+    first = desk.run("jobs", "--limit", "2").stdout
+    cursor = re.search(r"more: --cursor (\S+)", first)
+
+    assert cursor
+    assert [job["id"] for job in desk.json("jobs", "--cursor", cursor[1])["jobs"]] == ["job-a"]
+
+
+def test_jobs_are_watched_until_ctrl_c(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = iter(["first", "second"])
+
+    def wait(_seconds: float) -> None:
+        desk.submit(next(looks, "") or interrupt())
+
+    def interrupt() -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("oncelery.cli.jobs.time.sleep", wait)
+
+    watched = desk.run("jobs", "--watch")
+
+    assert watched.exit_code == 0
+    assert "job-second" in watched.stdout
+
+
+def test_a_job_is_shown_with_its_arguments_and_its_result(desk: Desk) -> None:
+    granted = desk.begin("a")
+    queued = desk.json("show", "job-a")
+    desk.ledger.record(granted.lease, step=("reserve", b"1"))
+    desk.ledger.settle(granted.lease, Complete(result=b'{"charged": 500}'))
+
+    completed = desk.json("show", "job-a")
+    shown = desk.run("show", "job-a").stdout
+
+    assert (queued["args"], queued["kwargs"]) == (["a"], {"tenant": "acme"})
+    assert (completed["state"], completed["result"]) == ("completed", {"charged": 500})
+    assert '{"charged": 500}' in shown
+    assert "worker-1" in shown
+
+
+def test_a_dead_letter_is_shown_with_its_error(desk: Desk) -> None:
+    shown = desk.run("show", desk.bury("a")).stdout
+
+    assert "CardRefused: no money" in shown
+    assert "Traceback: line 1" in shown
+
+
+def test_what_is_not_json_is_not_opened(desk: Desk) -> None:
+    offer = Submission(id="odd", key="0" * 64, task="shop.odd", body=b"\0application/x-python-serialize\nbinary\nX")
+    desk.ledger.reserve(offer)
+
+    assert desk.json("show", "odd")["id"] == "odd"
+    assert "args" not in desk.json("show", "odd")
+
+
+def test_cancelling_tells_what_became_of_each_job(desk: Desk) -> None:
+    desk.submit("queued")
+    desk.begin("running")
+    desk.bury("buried")
+
+    ran = desk.run("cancel", "job-queued", "job-running", "job-buried", "job-none", "--reason", "a mistake", "--json")
+
+    assert json.loads(ran.stdout) == {
+        "job-queued": "cancelled",
+        "job-running": "asked to end",
+        "job-buried": "too late: buried",
+        "job-none": "unknown",
+    }
+    assert ran.exit_code == 1
+    assert desk.json("show", "job-queued")["reason"] == "a mistake"
+    assert desk.run("cancel", "job-queued").exit_code == 0
+
+
+def test_terminating_needs_the_app(desk: Desk, app: Callable[..., Result]) -> None:
+    desk.begin("a")
+
+    assert "needs your app" in desk.run("cancel", "job-a", "--terminate").output
+    assert app("cancel", "job-a", "--terminate").stdout == "job-a  cancelled\n"
+    assert desk.state("a") == "cancelled"
+
+
+def test_dead_letters_are_listed_revived_and_discarded(desk: Desk, app: Callable[..., Result]) -> None:
+    first, second = desk.bury("a"), desk.bury("b")
+
+    listed = desk.run("dead-letters").stdout
+    assert "no money" in listed
+    assert len(desk.json("dead-letters", "--task", "shop.charge")["dead_letters"]) == 2
+
+    assert app("dead-letters", "revive", first, "--dry-run").stdout == f"{first}  would be revived\n"
+    assert desk.state("a") == "buried"
+    assert json.loads(app("dead-letters", "revive", first, "--args", '["z"]', "--json").stdout) == {
+        first: {"fate": "revived", "why": ""}
+    }
+    assert desk.json("show", first)["args"] == ["z"]
+
+    assert desk.run("dead-letters", "discard", second).stdout == f"{second}  discarded\n"
+    again = desk.run("dead-letters", "discard", second, "job-none")
+    assert (again.exit_code, again.stdout) == (1, f"{second}  failed  it is cancelled\njob-none  failed  unknown\n")
+
+
+def test_many_dead_letters_are_revived_at_once_and_what_is_superseded_stays(
+    desk: Desk, app: Callable[..., Result]
+) -> None:
+    first, second = desk.bury("a"), desk.bury("b")
+    desk.ledger.reserve(
+        Submission(id="newer", key=fingerprint("shop.charge", {"order": "b"}), task="shop.charge", body=b"[]")
+    )
+
+    ran = app("dead-letters", "revive", "--all", "--task", "shop.charge", "--json")
+
+    told = json.loads(ran.stdout)
+    assert (told[first]["fate"], told[second]["fate"]) == ("revived", "superseded")
+    assert ran.exit_code == 1
+    assert (desk.state("a"), desk.state("b")) == ("queued", "buried")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["dead-letters", "revive"],
+        ["dead-letters", "revive", "x", "--all"],
+        ["dead-letters", "revive", "x", "y", "--args", "[]"],
+        ["dead-letters", "revive", "x", "--kwargs", "[]"],
+        ["dead-letters", "discard"],
+        ["jobs", "--state", "lost"],
+        ["jobs", "--since", "yesterday"],
+        ["cancel"],
+    ],
+)
+def test_wrong_usage_is_told_with_the_right_one(desk: Desk, words: list[str]) -> None:
+    ran = desk.run(*words)
+
+    assert ran.exit_code == 2
+    assert "Usage:" in ran.output
+
+
+def test_duplicates_are_listed_and_counted(desk: Desk) -> None:
+    desk.submit("a")
+    assert desk.run("duplicates").stdout == "no duplicates\n"
+    desk.ledger.reserve(
+        Submission(
+            id="b", key=fingerprint("shop.charge", {"order": "a"}), task="shop.charge", body=b"", caller="someone"
+        )
+    )
+
+    (listed,) = desk.json("duplicates", "--task", "shop.charge")["duplicates"]
+    (counted,) = desk.json("duplicates", "--counts")["duplicates"]
+
+    assert (listed["answer"], listed["caller"], listed["job_id"]) == ("joined", "someone", "job-a")
+    assert counted["count"] == 1
+    assert "joined" in desk.run("duplicates").stdout
+    assert "joined" in desk.run("duplicates", "--counts", "--since", "1h").stdout
+    assert desk.run("duplicates", "--counts", "--task", "shop.other").stdout == "no duplicates\n"
+
+
+def test_a_sweep_tells_what_it_did(app: Callable[..., Result]) -> None:
+    assert json.loads(app("sweep", "--json").stdout) == {"published": 0, "failed": 0, "pruned": 0}
+    assert app("sweep").stdout.startswith("published 0")
+
+
+def test_the_doctor_exits_as_its_findings_are(
+    desk: Desk, app: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oncelery.celery.facts.WORKERS_PATIENCE", 0.05)
+
+    well = app("doctor", "--strict")
+    assert (well.exit_code, well.stdout) == (0, "nothing is wrong\n")
+    assert desk.run("doctor").exit_code == 0
+
+    desk.submit("a")  # and no worker
+    assert app("doctor").exit_code == 0
+    assert app("doctor", "--strict", "--ignore", "no-worker").exit_code == 0
+    strict = app("doctor", "--strict")
+    assert strict.exit_code == 1
+    assert re.search(r"warning\s+no-worker: .*\n  why .*\n  fix .*", strict.stdout)
+
+    away = invoke("doctor", "--store", "redis://127.0.0.1:1/0", "--json")
+    assert away.exit_code == 1
+    assert [finding["check"] for finding in json.loads(away.stdout)["findings"]] == ["store-unreachable"]
+    assert "no such check" in app("doctor", "--ignore", "nonsense").output
+
+
+def test_the_bench_times_every_verb_and_leaves_nothing_behind(desk: Desk) -> None:
+    figures = desk.json("bench", "--jobs", "20")["milliseconds"]
+
+    assert set(figures) == {"reserve", "duplicate", "begin", "settle"}
+    assert all(0 < figure["median"] <= figure["p99"] <= figure["most"] for figure in figures.values())
+    assert desk.json("jobs")["jobs"] == []
+    assert "MEDIAN" in desk.run("bench", "--jobs", "20").stdout
+
+
+def test_the_proof_kills_a_worker_and_counts(tmp_path: Path) -> None:
+    ran = shell("prove", "--json", cwd=tmp_path)
+
+    assert json.loads(ran.stdout) == {"orders": 3, "charges": 3, "lost": 0, "twice": 0}
+    assert "kill -9" in ran.stderr
+
+
+def test_up_is_the_demonstration_and_tells_what_is_in_its_way(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    ran = shell("up", "--folder", str(tmp_path / "file" / "x"), cwd=tmp_path, check=False)
+
+    assert (ran.returncode, "choose a folder that you may write to" in ran.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["jobs"], 2, "Give your app (oncelery -A yourapp …) or --store URL"),
+        (["sweep", "--store", "redis://127.0.0.1:1/0"], 2, "needs your app"),
+        (["jobs", "--store", "redis://127.0.0.1:1/0"], 3, "the store did not answer"),
+        (["jobs", "--store", "mysql://x"], 1, "use redis://"),
+        (["-A", "no_such_module", "jobs"], 2, "no module 'no_such_module'"),
+        (["-A", "json:nothing", "jobs"], 2, "no app in 'json:nothing': give -A module:attribute"),
+        (["-A", "json", "jobs"], 2, "no app in 'json': give -A module:attribute"),
+        (["show", "x", "--store", "memory://"], 1, "no job x"),
+        (["nonsense"], 2, "No such command"),
+    ],
+)
+def test_what_goes_wrong_is_told_in_a_line_with_its_remedy(words: list[str], code: int, told: str) -> None:
+    ran = invoke(*words)
+
+    assert (ran.exit_code, told in ran.output) == (code, True), ran.output
+    assert "Traceback" not in ran.output
+
+
+def test_without_rich_json_is_still_told(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk.submit("a")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "rich"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+
+    assert desk.run("jobs", "--json").exit_code == 0
+    assert "pip install 'oncelery[cli]'" in desk.run("jobs").output
+
+
+def test_it_is_a_command_of_celery_too_in_colours_only_if_wanted(desk: Desk) -> None:
+    desk.submit("a")
+    environment = os.environ | {"SHOP_SERVER": desk.url, "SHOP_NAMESPACE": desk.namespace, "FORCE_COLOR": "1"}
+    command = [sys.executable, "-m", "celery", "-A", "shop", "oncelery", "jobs"]
+
+    coloured = subprocess.run(command, cwd=HERE, env=environment, capture_output=True, text=True, check=True).stdout
+    plain_env = environment | {"NO_COLOR": "1"}
+    plain = subprocess.run(command, cwd=HERE, env=plain_env, capture_output=True, text=True, check=True).stdout
+
+    assert "job-a" in coloured
+    assert "\x1b[36mqueued" in coloured
+    assert "\x1b[36m" not in plain
+    assert "queued" in plain
+
+
+def test_the_shell_completes_commands_and_states() -> None:
+    asked = {"_ONCELERY_COMPLETE": "bash_complete", "COMP_WORDS": "oncelery jobs --state ru", "COMP_CWORD": "3"}
+    ran = subprocess.run(
+        [sys.executable, "-c", "from oncelery.cli import main; main(prog_name='oncelery')"],
+        env=os.environ | asked,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert ran.stdout.split() == ["plain,running"]
+
+
+def test_every_command_has_help_and_none_loads_a_driver_for_it() -> None:
+    for command in COMMANDS:
+        helped = invoke(command, "--help")
+        assert (helped.exit_code, "Usage:" in helped.output) == (0, True), command
+    program = "import sys; from oncelery.cli import main; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+
+    assert not {"redis", "psycopg", "rich", "sqlalchemy"} & set(loaded)
+
+
+def test_the_document_names_every_command() -> None:
+    text = (HERE.parents[1] / "docs" / "cli.md").read_text()
+
+    assert [name for name in COMMANDS if f"`oncelery {name}" not in text] == []
+
+
+def shell(*words: str, cwd: Path, check: bool = True) -> subprocess.CompletedProcess[str]:
+    program = "from oncelery.cli import main; main(prog_name='oncelery')"
+    return subprocess.run(
+        [sys.executable, "-c", program, *words], cwd=cwd, capture_output=True, text=True, check=check, timeout=120
+    )
