@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -102,7 +102,8 @@ class TaskCall:
 
     def run(self, run: Run, body: bytes | None) -> Outcome:
         """Run the task; whatever it raises is part of the outcome."""
-        outcome = self._outcome(run, body)
+        with traced(self.request.headers or {}):
+            outcome = self._outcome(run, body)
         if run.effect or run.in_doubt:
             return self._effected(run, outcome)
         if run.postponed is None or not isinstance(outcome, Returned | Raised):
@@ -209,6 +210,17 @@ class TaskCall:
             what = f"the result has {len(result):,} bytes, the limit is {most:,}"
             raise TooLargeError(f"{what}: keep it elsewhere and return a reference")
         return result
+
+
+def traced(headers: Mapping[str, Any]) -> AbstractContextManager[None]:
+    """Let the trace go on in which the call was made, if its message tells of one and OpenTelemetry is installed."""
+    if "traceparent" not in headers:
+        return nullcontext()
+    try:
+        from oncelery.telemetry.opentelemetry import continued  # noqa: PLC0415 - an extra, and only for who uses it
+    except ImportError:
+        return nullcontext()
+    return continued(headers)
 
 
 def read_result(task: IdempotentTask, job: Job) -> Any:
