@@ -47,6 +47,7 @@ from oncelery.errors import (
     WebhookVerificationError,
 )
 from oncelery.fingerprint import TASK_ID, fingerprint
+from oncelery.job import Quota
 from oncelery.policy import Backoff, Policy
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ __all__ = [
     "OutcomeUnknownError",
     "PayloadMismatchError",
     "Policy",
+    "Quota",
     "RowError",
     "ScopeError",
     "StoreUnavailableError",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from msgspec import Struct
 
@@ -28,6 +28,12 @@ class Mismatched(Struct, frozen=True):
     """The key (or the id) belongs to this job, whose payload is another."""
 
     job: Job
+
+
+class Full(Struct, frozen=True):
+    """Not accepted: its scope has what its quota allows. How long until there is room, as far as that is known."""
+
+    wait: timedelta | None = None
 
 
 # begin
@@ -146,7 +152,7 @@ class Counted(Struct, frozen=True):
     received: int
 
 
-ReserveAnswer = Reserved | Existing | Mismatched
+ReserveAnswer = Reserved | Existing | Mismatched | Full
 BeginAnswer = Granted | Busy | Later | Finished | Buried | Cancelled | Mismatched | Absent
 RenewAnswer = Renewed | Fenced
 RecordAnswer = Recorded | Fenced

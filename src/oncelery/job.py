@@ -92,6 +92,15 @@ class Answer(StrEnum):
     BURIED = "buried"
 
 
+class Quota(Struct, frozen=True, kw_only=True):
+    """What one tenant may have of the ledger; 0 is no limit."""
+
+    #: How many of its jobs may be queued or running at a time.
+    max_active: int = 0
+    #: How many it may have accepted in a minute: so many at once, and then evenly.
+    per_minute: int = 0
+
+
 class Submission(Struct, frozen=True, kw_only=True):
     """Work offered under a key: by a publisher to `reserve`, by a worker to `begin`."""
 
@@ -111,6 +120,8 @@ class Submission(Struct, frozen=True, kw_only=True):
     retention: timedelta = DEFAULT_RETENTION
     history: timedelta = DEFAULT_HISTORY
     durability: Durability = Durability.FAST
+    #: What its scope may have. Not for a job without a scope.
+    quota: Quota | None = None
 
 
 class Lease(Struct, frozen=True, kw_only=True):

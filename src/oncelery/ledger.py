@@ -12,7 +12,7 @@ from typing import NoReturn, TypeVar, assert_never
 
 from oncelery import answers as a
 from oncelery import events as e
-from oncelery.errors import PayloadMismatchError, TooLargeError
+from oncelery.errors import LimitReachedError, PayloadMismatchError, TooLargeError
 from oncelery.job import (
     Answer,
     Duplicate,
@@ -79,6 +79,9 @@ class Ledger:
                 self._tell(e.DuplicateAnswered, job, started, answer=word)
             case a.Mismatched(job):
                 self._refuse(job, started)
+            case a.Full(wait):
+                what = f"scope {submission.scope!r} has as many jobs as it may for now"
+                raise LimitReachedError(what, key=submission.key, retry_after=wait)
             case _:
                 assert_never(answer)
         return answer

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from oncelery.errors import ConfigurationError
+from oncelery.job import Quota
 from oncelery.policy import Policy
 
 #: `oncelery_lease = 10` in the app's configuration (so CELERY_ONCELERY_LEASE in Django), or ONCELERY_LEASE=10.
@@ -44,6 +45,9 @@ class Settings:
     allow_private: bool = False
     #: Names of arguments and fields that are not shown, beside those that `oncelery.operations.redaction` has.
     redact: str | Sequence[str] = ()
+    #: What each scope may have: a mapping of scopes to a Quota, "*" for those that are not named; or a callable that is
+    #: asked for that of a scope.
+    quotas: Mapping[str, Quota] | Callable[[str], Quota | None] = field(default_factory=dict)
     #: Defaults for the options of all tasks.
     policy: Mapping[str, Any] = field(default_factory=dict)
 
@@ -63,6 +67,11 @@ class Settings:
             policy={name: value for name, value in found.items() if name in options},
         )
 
+    def quota_of(self, scope: str) -> Quota | None:
+        """Tell what a scope may have; None: as much as it likes."""
+        quotas = self.quotas
+        return quotas(scope) if callable(quotas) else quotas.get(scope, quotas.get("*"))
+
     def __post_init__(self) -> None:
         for name in ("store", "namespace", "dead_letter_queue"):
             if not isinstance(value := getattr(self, name), str):
@@ -70,6 +79,10 @@ class Settings:
         for name in ("sweep_every", "max_received"):
             if not isinstance(value := getattr(self, name), int | float) or value < 0:
                 raise ConfigurationError(f"{name} must be a number, and not negative: {value!r}")
+        if not callable(self.quotas) and not (
+            isinstance(self.quotas, Mapping) and all(isinstance(each, Quota) for each in self.quotas.values())
+        ):
+            raise ConfigurationError('quotas must be a mapping such as {"acme": Quota(max_active=10)}, or a callable')
         if not isinstance(self.allow_private, bool):
             raise ConfigurationError(f"allow_private must be True or False, not {self.allow_private!r}")
         if self.on_broker_down not in ("accept", "refuse"):

@@ -15,7 +15,7 @@ from guarded.hand import Hand
 from httpx2 import Response
 from starlette.testclient import TestClient
 
-from oncelery import ConfigurationError
+from oncelery import ConfigurationError, Oncelery, Quota
 from oncelery.http import ApiKey, Role, create_app, create_router, new_key
 from oncelery.http import keys as keys_module
 from oncelery.job import State
@@ -422,3 +422,29 @@ def test_a_call_back_may_be_asked_for_if_it_can_be_sent(service: Service) -> Non
         refused = post(url)
         assert refused.status_code == 400
         assert refused.json()["type"].endswith("call-back-refused")
+
+
+# Limits of a tenant
+
+
+def test_a_tenant_that_has_what_it_may_is_answered_429_and_others_are_not(hand: Hand) -> None:
+    Oncelery(hand.app, quotas={"acme": Quota(max_active=2), "*": Quota(per_minute=1)}).__dict__["ledger"] = (
+        hand.once.ledger
+    )
+    client = client_of(create_app(hand.app.oncelery, tasks=[hand.tasks.joining], keys=KEYS))
+
+    def post(name: str, scope: str) -> Response:
+        return client.post("/jobs/joining", json={"name": name}, headers={"X-API-Key": TEXTS["all", scope]})
+
+    assert [post(name, "acme").status_code for name in "abc"] == [202, 202, 429]
+    refused = post("c", "acme")
+    assert refused.json()["type"].endswith("limit-reached")
+    assert int(refused.headers["Retry-After"]) >= 1
+    assert post("a", "acme").status_code == 202
+
+    assert [post(name, "other").status_code for name in "ab"] == [202, 429]
+    assert 55 <= int(post("b", "other").headers["Retry-After"]) <= 60
+    assert [post(name, "").status_code for name in "abcde"] == [202] * 5
+
+    hand.deliver_all()
+    assert post("c", "acme").status_code == 202

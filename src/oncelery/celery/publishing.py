@@ -113,6 +113,7 @@ class Publication(Struct, frozen=True, kw_only=True):
             retention=policy.retention,
             history=max(policy.history, TOLD_WITHIN) if self.notify else policy.history,
             durability=policy.durability,
+            quota=once.settings.quota_of(found.scope) if found.scope else None,
         )
 
     def _queue_label(self) -> str:

@@ -65,6 +65,10 @@ class Store(Protocol):
           `replace`: a queued job is cancelled with reason "replaced" and the new one accepted; a running one is joined,
           and so is a queued one that another waits behind: it was running before, and that other is the newer one.
         - Otherwise (absent, past retention, buried, cancelled) a new job is accepted, queued.
+        Before any is accepted (but not in the place of one that is replaced) the submission's quota is looked at, in
+        the same step: with `max_active` queued and running jobs of its scope: Full. With `per_minute`, each accepted
+        job takes a minute's part of the scope's time, which may be a minute ahead; if it would be more: Full, with how
+        long that lasts. Duplicates take nothing, and are answered as ever.
         """
 
     def begin(

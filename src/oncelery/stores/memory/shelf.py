@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
+from oncelery.answers import Full
 from oncelery.job import LAPSED, Cause, Job, State, Submission
 from oncelery.stores.memory.entry import EPOCH, Entry
+
+MINUTE = timedelta(minutes=1)
 
 
 class Shelf:
@@ -15,6 +18,7 @@ class Shelf:
         self.entries: dict[str, Entry] = {}
         self._last: dict[str, str] = {}
         self._watermarks: dict[str, datetime] = {}
+        self._paces: dict[str, datetime] = {}
 
     def readable(self, now: datetime, job_id: str) -> Entry | None:
         """Find a job that is still to be shown."""
@@ -52,6 +56,21 @@ class Shelf:
         self._put(entry)
         front.trail_id = submission.id
         return entry
+
+    def full(self, now: datetime, submission: Submission) -> Full | None:
+        """Say that the scope has what it may have; else take this submission's part of its time."""
+        quota, scope = submission.quota, submission.scope
+        if quota is None or not scope:
+            return None
+        active = sum(entry.job.scope == scope and entry.job.state.live for entry in self.entries.values())
+        if quota.max_active and active >= quota.max_active:
+            return Full()
+        if quota.per_minute:
+            taken = max(self._paces.get(scope, now), now) + MINUTE / quota.per_minute
+            if taken > now + MINUTE:
+                return Full(taken - now - MINUTE)
+            self._paces[scope] = taken
+        return None
 
     def _put(self, entry: Entry) -> None:
         past_history = self.entries.get(entry.job.id)

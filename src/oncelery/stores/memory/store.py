@@ -74,7 +74,7 @@ class MemoryStore:
             return a.Reserved(known.job) if fresh else a.Existing(known.job)
         keeper = self._shelf.keeper(now, submission.key)
         if keeper is None:
-            return a.Reserved(self._shelf.accept(now, submission).job)
+            return self._shelf.full(now, submission) or a.Reserved(self._shelf.accept(now, submission).job)
         if keeper.job.state is State.COMPLETED or on_duplicate in (OnDuplicate.JOIN, OnDuplicate.REJECT):
             return self._join(now, keeper, submission, on_duplicate)
         if on_duplicate is OnDuplicate.TRAIL:
@@ -96,9 +96,11 @@ class MemoryStore:
             answer = Answer.REJECTED if on_duplicate is OnDuplicate.REJECT else Answer.JOINED
         return a.Existing(self._answer(now, keeper, submission, answer))
 
-    def _trail(self, now: datetime, front: Entry, submission: Submission) -> a.Reserved | a.Existing:
+    def _trail(self, now: datetime, front: Entry, submission: Submission) -> a.Reserved | a.Existing | a.Full:
         if front.job.begun_at and not front.trail_id:
-            return a.Reserved(self._shelf.accept_behind(now, front, submission).job)
+            return self._shelf.full(now, submission) or a.Reserved(
+                self._shelf.accept_behind(now, front, submission).job
+            )
         waiting = self._shelf.entries[front.trail_id] if front.trail_id else front
         waiting.amend(submission.body, submission.digest)
         return a.Existing(self._answer(now, waiting, submission, Answer.AMENDED))

@@ -70,6 +70,35 @@ BEGIN
   RETURN NULL;
 END $$;
 
+-- Whether a scope has room for one more job: Reserved, and its part of the scope's time is taken; or Full, and for how
+-- long that is so, if it is known. The scope's row is held until the end of the transaction.
+CREATE OR REPLACE FUNCTION admit(
+  p_scope text, p_max_active integer, p_per_minute integer, p_now timestamptz, OUT answer text, OUT wait interval
+) LANGUAGE plpgsql AS $$
+DECLARE
+  v_taken timestamptz;
+BEGIN
+  answer := 'Reserved';
+  IF p_scope = '' OR (p_max_active = 0 AND p_per_minute = 0) THEN
+    RETURN;
+  END IF;
+  INSERT INTO paces AS known VALUES (p_scope, p_now)
+  ON CONFLICT (scope) DO UPDATE SET taken = greatest(known.taken, p_now) RETURNING taken INTO v_taken;
+  IF p_max_active > 0 AND (
+    SELECT count(*) FROM jobs WHERE scope = p_scope AND scope <> '' AND state IN ('queued', 'running')
+  ) >= p_max_active THEN
+    answer := 'Full';
+  ELSIF p_per_minute > 0 THEN
+    v_taken := v_taken + interval '1 minute' / p_per_minute;
+    IF v_taken > p_now + interval '1 minute' THEN
+      answer := 'Full';
+      wait := v_taken - p_now - interval '1 minute';
+    ELSE
+      UPDATE paces SET taken = v_taken WHERE scope = p_scope;
+    END IF;
+  END IF;
+END $$;
+
 -- (absent) -> queued. It starts from the fence its key had last; behind another job it does not become the key's newest.
 CREATE OR REPLACE FUNCTION accept(
   p_id text, p_key text, p_task text, p_body bytea, p_digest text, p_scope text, p_queue text, p_caller text,

@@ -1,9 +1,10 @@
 -- reserve: (absent | completed past retention | buried | cancelled) -> queued; else the job that is there
--- in: the submission, safe, on_duplicate, now (null = server clock)     out: one row: the answer's name, and the job
+-- in: the submission, safe, on_duplicate, the quota of its scope (0 = no limit), now (null = server clock)
+-- out: one row: the answer's name, for how long it is Full (null = not known), and the job
 CREATE OR REPLACE FUNCTION reserve(
   p_id text, p_key text, p_task text, p_body bytea, p_digest text, p_scope text, p_queue text, p_caller text,
-  p_delay interval, p_retention interval, p_history interval, p_safe boolean, p_on_duplicate text, p_now timestamptz,
-  OUT answer text, OUT job jobs
+  p_delay interval, p_retention interval, p_history interval, p_safe boolean, p_on_duplicate text,
+  p_max_active integer, p_per_minute integer, p_now timestamptz, OUT answer text, OUT wait interval, OUT job jobs
 ) LANGUAGE plpgsql SET search_path FROM CURRENT SET enable_seqscan = off SET lock_timeout = '5s' AS $$
 DECLARE
   now timestamptz;
@@ -27,7 +28,7 @@ BEGIN
 
   job := keeper(p_key, now);
   IF job.id IS NULL THEN
-    answer := 'Reserved';
+    SELECT * INTO answer, wait FROM admit(p_scope, p_max_active, p_per_minute, now);
 
   ELSIF job.state = 'completed' OR p_on_duplicate IN ('join', 'reject') THEN
     v_differ := differ(p_digest, job.digest);
@@ -40,9 +41,11 @@ BEGIN
     END, now);
 
   ELSIF p_on_duplicate = 'trail' AND job.begun_at IS NOT NULL AND job.trail_id = '' THEN
-    UPDATE jobs SET trail_id = p_id WHERE id = job.id;
-    front := job;
-    answer := 'Reserved';
+    SELECT * INTO answer, wait FROM admit(p_scope, p_max_active, p_per_minute, now);
+    IF answer = 'Reserved' THEN
+      UPDATE jobs SET trail_id = p_id WHERE id = job.id;
+      front := job;
+    END IF;
 
   ELSIF p_on_duplicate = 'trail' THEN
     job.id := coalesce(nullif(job.trail_id, ''), job.id);

@@ -20,6 +20,7 @@ from oncelery.job import (
     Page,
     Progress,
     Query,
+    Quota,
     State,
     Submission,
     Tally,
@@ -80,6 +81,10 @@ _RECEIVED: dict[str, Callable[[Job], a.ReceivedAnswer]] = {
 }
 
 
+#: No limit.
+NO_QUOTA = Quota()
+
+
 class PostgresStore:
     """Keeps the ledger in the schema `namespace` of a PostgreSQL database (14 or newer).
 
@@ -129,9 +134,11 @@ class PostgresStore:
     # Verbs
 
     def reserve(self, submission: Submission, *, on_duplicate: OnDuplicate) -> a.ReserveAnswer:
-        values = (*_work(submission), submission.delay, *_keeping(submission), on_duplicate)
-        [(answer, *job)] = self._call("reserve", values, "answer, {job}")
-        return _RESERVE[answer](rows.job_of(job))
+        quota = submission.quota or NO_QUOTA
+        limits = (quota.max_active, quota.per_minute)
+        values = (*_work(submission), submission.delay, *_keeping(submission), on_duplicate, *limits)
+        [(answer, wait, *job)] = self._call("reserve", values, "answer, wait, {job}")
+        return a.Full(wait) if answer == "Full" else _RESERVE[answer](rows.job_of(job))
 
     def begin(
         self, submission: Submission, *, holder: str, worker: str, lease: timedelta, max_crashes: int, hold: bool

@@ -48,6 +48,7 @@ function list(job, check)
   end
   if job.scope then
     call('ZADD', ns .. 'scope:' .. job.scope, job.changed_at, id)
+    call(job.state == BURIED and 'SREM' or 'SADD', ns .. 'active:' .. job.scope, id)
   end
 end
 

@@ -48,6 +48,7 @@ local function finish(job, state)
     end
     if job.scope then
       call('ZADD', ns .. 'scope:' .. job.scope, at, job.id)
+      call('SREM', ns .. 'active:' .. job.scope, job.id)
     end
     let_follow(job)
   end

@@ -1,7 +1,7 @@
 -- reserve: (absent | past retention | buried | cancelled) -> queued; else the job that is there
--- in: now, the submission (see accept.lua; in it, 6 on_duplicate), 5 body (missing: none)
+-- in: now, the submission (see accept.lua; in it, 6 on_duplicate, 7 max_active, 8 per_minute), 5 body (missing: none)
 -- out: now: accepted, as its key's first job | accepted, now, fence, the job it waits behind
---      | reserved | existing | mismatched, and the job
+--      | reserved | existing | mismatched, and the job | full, for how long ('' = not known)
 
 --include shared.lua
 --include accept.lua
@@ -29,7 +29,29 @@ end
 
 local last = last_of(key)
 
+-- Whether the scope has what it may have; if not, this submission takes its part of the scope's time.
+local function full()
+  local max_active, per_minute = offer[7] or 0, offer[8] or 0
+  if scope == '' then
+    return nil
+  end
+  if max_active > 0 and call('SCARD', ns .. 'active:' .. scope) >= max_active then
+    return { 'full', '' }
+  end
+  if per_minute > 0 then
+    local taken = math.max(tonumber(call('HGET', ns .. 'paces', scope) or 0), now) + MINUTE / per_minute
+    if taken > now + MINUTE then
+      return { 'full', digits(math.ceil(taken - now - MINUTE)) }
+    end
+    call('HSET', ns .. 'paces', scope, digits(taken))
+  end
+end
+
 if not last or not keeps_key(last) then
+  local refusal = full()
+  if refusal then
+    return refusal
+  end
   accept(last, job, body)
   return { 'accepted', at, last and last.fence or '0', '' }
 end
@@ -45,6 +67,10 @@ end
 
 if on_duplicate == 'trail' then
   if last.begun_at and not last.trail_id then
+    local refusal = full()
+    if refusal then
+      return refusal
+    end
     accept(last, job, body, last.id)
     update(last, { trail_id = id })
     return { 'accepted', at, last.fence, last.id }

@@ -38,6 +38,7 @@ CONSTANTS = {
     "HOUR": timedelta(hours=1) // MICROSECOND,
     "HOURS_KEPT": HOURS_KEPT // MICROSECOND,
     "RUNS": RUNS,
+    "MINUTE": timedelta(minutes=1) // MICROSECOND,
     "PAST_KEPT": PAST_KEPT,
     "AUDIT_KEPT": AUDIT_KEPT,
     "EXAMINED_AT_ONCE": EXAMINED_AT_ONCE,

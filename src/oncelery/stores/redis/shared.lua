@@ -17,6 +17,8 @@
 --   due              zset    those of them that wait behind no other, by their next check
 --   buried:<kind>    zset    buried jobs, by their last change
 --   scope:<scope>    zset    jobs of all states, by their last change; only those that have a scope
+--   active:<scope>   set     its queued and running jobs
+--   paces            hash    scope -> up to when its time is taken by jobs that were accepted (see reserve.lua)
 --   finished:<n>     stream  the completed or cancelled jobs of one kind, by the time they were settled
 --   endings          hash    n -> state and kind, these -> n, "last" -> n
 --   ids:<000..fff>   hash    id -> place of a finished job: n, the 16 digits of its time, and "-" and a number if

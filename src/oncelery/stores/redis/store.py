@@ -88,12 +88,16 @@ class RedisStore:
     # Verbs
 
     def reserve(self, submission: Submission, *, on_duplicate: OnDuplicate) -> a.ReserveAnswer:
-        inputs = [self._now(), *_offer(submission, on_duplicate)]
+        quota = submission.quota
+        limits = (quota.max_active, quota.per_minute) if quota else ()
+        inputs = [self._now(), *_offer(submission, on_duplicate, *limits)]
         if submission.body is not None:
             inputs.append(submission.body)
         answer = self._server.run("reserve", inputs, safe=submission.durability is Durability.SAFE)
         if isinstance(answer, bytes):
             return _accepted(submission, answer)
+        if answer[0] == b"full":
+            return a.Full(timedelta(microseconds=int(answer[1])) if answer[1] else None)
         return _accepted(submission, *answer[1:]) if answer[0] == b"accepted" else _answer(answer)
 
     def begin(

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TypedDict, Unpack
 
 from oncelery.answers import BeginAnswer, Granted, ReserveAnswer, Reserved, Settled
-from oncelery.job import Cause, Durability, Failure, Job, Lease, OnDuplicate, Reason, Submission
+from oncelery.job import Cause, Durability, Failure, Job, Lease, OnDuplicate, Quota, Reason, Submission
 from oncelery.settlement import Bury, Complete, Release
 from oncelery.stores.base import Store
 from oncelery.testing.clock import FakeClock
@@ -41,6 +41,7 @@ class Details(TypedDict, total=False):
     retention: timedelta
     history: timedelta
     durability: Durability
+    quota: Quota | None
 
 
 class Terms(TypedDict, total=False):

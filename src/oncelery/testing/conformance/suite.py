@@ -11,6 +11,7 @@ from oncelery.testing.conformance.model import Model
 from oncelery.testing.conformance.owning import Fencing, Owning, Recording, Renewing
 from oncelery.testing.conformance.payloads import Payloads
 from oncelery.testing.conformance.publishing import Replacing, Reserving, Trailing
+from oncelery.testing.conformance.quotas import Quotas
 from oncelery.testing.conformance.races import ProcessRaces, ThreadRaces
 from oncelery.testing.conformance.reading import Finding, Opening, Pruning, Tallying
 from oncelery.testing.conformance.receiving import Receiving
@@ -25,6 +26,7 @@ class StoreConformance(
     Reserving,
     Trailing,
     Replacing,
+    Quotas,
     Beginning,
     Crashing,
     Ephemeral,

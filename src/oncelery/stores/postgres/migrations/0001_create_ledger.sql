@@ -82,6 +82,9 @@ CREATE INDEX jobs_by_state ON jobs (state, changed_at) WHERE state <> 'completed
 CREATE INDEX jobs_by_task ON jobs (task, changed_at);
 CREATE INDEX jobs_by_scope ON jobs (scope, changed_at) WHERE scope <> '';
 
+-- A scope's quota of jobs that are queued or running.
+CREATE INDEX jobs_active ON jobs (scope) WHERE scope <> '' AND state IN ('queued', 'running');
+
 -- prune
 CREATE INDEX jobs_to_prune ON jobs (expires_at) WHERE expires_at IS NOT NULL;
 
@@ -96,6 +99,13 @@ CREATE TABLE steps (
 CREATE TABLE watermarks (
   queue text COLLATE "C" PRIMARY KEY,
   sent_at timestamptz NOT NULL
+) WITH (fillfactor = 10);
+
+-- Up to when a scope's time is taken by jobs that were accepted, for those that have a quota. Whoever accepts one holds the
+-- row until it is done, so that two at once cannot both take the last place.
+CREATE TABLE paces (
+  scope text COLLATE "C" PRIMARY KEY,
+  taken timestamptz NOT NULL
 ) WITH (fillfactor = 10);
 
 -- The audit: who was answered what.
