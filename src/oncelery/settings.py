@@ -79,9 +79,9 @@ class Settings:
         for name in ("sweep_every", "max_received"):
             if not isinstance(value := getattr(self, name), int | float) or value < 0:
                 raise ConfigurationError(f"{name} must be a number, and not negative: {value!r}")
-        if not callable(self.quotas) and not (
-            isinstance(self.quotas, Mapping) and all(isinstance(each, Quota) for each in self.quotas.values())
-        ):
+        quotas: object = self.quotas
+        named = isinstance(quotas, Mapping) and all(isinstance(each, Quota) for each in quotas.values())
+        if not (callable(quotas) or named):
             raise ConfigurationError('quotas must be a mapping such as {"acme": Quota(max_active=10)}, or a callable')
         if not isinstance(self.allow_private, bool):
             raise ConfigurationError(f"allow_private must be True or False, not {self.allow_private!r}")

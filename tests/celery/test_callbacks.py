@@ -226,6 +226,15 @@ def test_one_that_could_not_be_published_is_not_told_of(telling: Hand, receiver:
     assert not receiver.calls
 
 
+def test_an_eager_task_tells_nobody(telling: Hand, receiver: Receiver) -> None:
+    telling.app.conf.task_always_eager = True
+
+    telling.tasks.joining.apply_async((telling.name(),), notify=receiver.url())
+
+    assert not receiver.calls
+    assert not jobs(telling, WATCH)
+
+
 # Refused
 
 

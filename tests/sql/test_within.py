@@ -198,3 +198,20 @@ def test_a_canvas_is_refused(shop: Hand, books: Books) -> None:
 
     with orm.Session(books.engine) as session, pytest.raises(ConfigurationError, match="stands alone"):
         canvas.apply_async(within=session)
+
+
+def test_a_call_back_is_promised_with_the_callers_own_writes_or_not_at_all(shop: Hand, books: Books) -> None:
+    shop.app.conf.update(oncelery_webhook_secrets="whsec_" + "a" * 32)
+
+    def watches() -> list[State]:
+        return [watch.state for watch in shop.once.jobs.find(task="oncelery.watch").items]
+
+    with orm.Session(books.engine) as session:
+        shop.tasks.joining.apply_async((ORDER,), within=session, notify="https://example.com/")
+        session.rollback()
+    assert not watches()
+
+    with orm.Session(books.engine) as session:
+        shop.tasks.joining.apply_async((ORDER,), within=session, notify="https://example.com/")
+        session.commit()
+    assert watches() == [State.QUEUED]

@@ -15,6 +15,7 @@ watching          one thread that looks, for any number of clients
 from __future__ import annotations
 
 from oncelery.http.app import create_app
+from oncelery.http.auth import Access, Caller
 from oncelery.http.idempotency_key import idempotency_key
 from oncelery.http.keys import ApiKey, Role, new_key
 from oncelery.http.problems import map_errors
@@ -22,7 +23,9 @@ from oncelery.http.router import create_router
 from oncelery.http.submitting import submit
 
 __all__ = [
+    "Access",
     "ApiKey",
+    "Caller",
     "Role",
     "create_app",
     "create_router",
