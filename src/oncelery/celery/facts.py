@@ -134,12 +134,13 @@ def _longest_delay(ledger: Ledger) -> timedelta:
 
 
 def _broker(app: Celery) -> BrokerFacts:
-    kind = _kind(app)
     queues = tuple(
         QueueFacts(name=queue.name, arguments=queue.queue_arguments or {}) for queue in app.amqp.queues.values()
     )
+    connection = app.connection_for_read()
+    kind = connection.transport.driver_type
     try:
-        with app.connection_for_read() as connection:
+        with connection:
             connection.ensure_connection(max_retries=1, timeout=BROKER_PATIENCE)
             return BrokerFacts(
                 kind=kind,
@@ -148,14 +149,8 @@ def _broker(app: Celery) -> BrokerFacts:
                 queues=queues,
                 ends_workers=kind == "redis" and ends_with_broker(connection),
             )
-    except (KombuError, OSError) as error:
+    except (KombuError, *connection.connection_errors) as error:
         return BrokerFacts(kind=kind, error=f"{type(error).__name__}: {error}", queues=queues)
-
-
-def _kind(app: Celery) -> str:
-    with app.connection_for_read() as connection:
-        kind: str = connection.transport.driver_type
-        return kind
 
 
 def _rabbitmq_version(connection: Any) -> tuple[int, ...]:
@@ -163,8 +158,11 @@ def _rabbitmq_version(connection: Any) -> tuple[int, ...]:
     return tuple(int(part) for part in str(properties.get("version", "")).split(".")[:2] if part.isdigit())
 
 
-def _redis_server(connection: Any) -> ServerFacts:
-    says = {name: str(value) for name, value in connection.default_channel.client.info().items()}
+def _redis_server(connection: Any) -> ServerFacts | None:
+    try:
+        says = {name: str(value) for name, value in connection.default_channel.client.info().items()}
+    except connection.transport.channel_errors:
+        return None  # our user may not ask
     return ServerFacts(
         kind="redis",
         version=tuple(int(number) for number in says["redis_version"].split(".")[:2]),

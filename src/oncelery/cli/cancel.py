@@ -22,12 +22,8 @@ def cancel(
     ctx: click.Context, target: Target, *, job_ids: tuple[str, ...], reason: str, terminate: bool, as_json: bool
 ) -> None:
     """Cancel jobs; it holds even while no worker is up. Exits with 1 if one was finished already, or is unknown."""
-    if terminate:
-        jobs = target.once().jobs
-        answers = {job_id: jobs.cancel(job_id, reason=reason, terminate=True) for job_id in job_ids}
-    else:
-        ledger = target.ledger()
-        answers = {job_id: ledger.cancel(job_id, reason=reason) for job_id in job_ids}
+    jobs = target.once().jobs if terminate else target.jobs()
+    answers = {job_id: jobs.cancel(job_id, reason=reason, terminate=terminate) for job_id in job_ids}
     told = {job_id: _word(answer) for job_id, answer in answers.items()}
     if as_json:
         tell(told)

@@ -49,9 +49,10 @@ def dead_letters(
     if ctx.invoked_subcommand:
         return
     query = Query(states=frozenset({State.BURIED}), task=task, scope=scope, since=since, limit=limit)
-    page = target.ledger().find(query)
+    jobs = target.jobs()
+    page = jobs.find(query)
     if as_json:
-        tell({"dead_letters": [fields_of(job) for job in page.items], "cursor": page.cursor})
+        tell({"dead_letters": [fields_of(job, jobs) for job in page.items], "cursor": page.cursor})
         return
     rows = [
         (

@@ -53,16 +53,16 @@ def jobs(
     as_json: bool,
 ) -> None:
     """List jobs, the newest change first."""
-    ledger = target.ledger()
+    known = target.jobs()
     asked = frozenset(State(state) for state in states)
     query = Query(states=asked, task=task, scope=scope, since=since, cursor=cursor, limit=limit)
     if as_json:
-        page = ledger.find(query)
-        tell({"jobs": [fields_of(job) for job in page.items], "cursor": page.cursor})
+        page = known.find(query)
+        tell({"jobs": [fields_of(job, known) for job in page.items], "cursor": page.cursor})
     elif watch:
-        _watch(lambda: jobs_table(ledger.find(query).items))
+        _watch(lambda: jobs_table(known.find(query).items))
     else:
-        _print(ledger.find(query))
+        _print(known.find(query))
 
 
 def jobs_table(items: tuple[Job, ...]) -> Table:

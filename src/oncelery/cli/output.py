@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import msgspec
+from msgspec.structs import replace
 
 from oncelery.errors import ConfigurationError
 from oncelery.job import Job
+from oncelery.operations.jobs import Jobs
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -63,7 +65,7 @@ def json_option(command: F) -> F:
 
 def tell(value: object) -> None:
     """Print a value as JSON."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
 
 def console() -> Console:
@@ -94,15 +96,13 @@ def coloured(text: str, word: str = "") -> RenderableType:
     return Text(text, style=COLOURS.get(word or text, ""))
 
 
-def fields_of(job: Job) -> dict[str, Any]:
-    """Give all that the ledger knows of a job, in words that JSON has; arguments and result, where they are JSON."""
-    told: dict[str, Any] = msgspec.to_builtins(job, builtin_types=(bytes,), enc_hook=dict)
-    message = _read(told.pop("body"))
-    if isinstance(message, list):
-        _, told["args"], told["kwargs"], *_ = message
-    told["result"] = _read(told["result"])
-    told["steps"] = {name: _read(value) for name, value in told["steps"].items()}
-    return {name: value for name, value in told.items() if value not in (None, "", [], (), {})}
+def fields_of(job: Job, jobs: Jobs) -> dict[str, Any]:
+    """Give all that the ledger knows of a job, in words that JSON has; of its call and result what may be shown."""
+    told: dict[str, Any] = msgspec.to_builtins(replace(job, body=None, result=None, steps={}), enc_hook=dict)
+    if call := jobs.call(job):
+        told |= {"args": list(call.args), "kwargs": call.kwargs}
+    told |= {"result": jobs.result(job), "steps": sorted(job.steps)}
+    return {name: value for name, value in told.items() if value not in (None, "", [], {})}
 
 
 def ago(moment: datetime | None) -> str:
@@ -115,13 +115,3 @@ def ago(moment: datetime | None) -> str:
         if seconds >= length:
             return f"{sign}{seconds / length:.0f}{unit}"
     return f"{sign}{seconds:.0f}s"
-
-
-def _read(written: bytes | None) -> Any:  # noqa: ANN401 - whatever the task was given or returned
-    """Read JSON; of anything else, which only an app that accepts it may open, tell the size."""
-    if not written:
-        return None
-    try:
-        return json.loads(written)
-    except ValueError:
-        return f"({len(written)} bytes that are no JSON)"

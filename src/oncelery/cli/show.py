@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import click
 
@@ -20,18 +21,19 @@ TOO_MUCH = frozenset({"id", "state", "past", "error", "holder", "digest"})
 @target_options
 def show(target: Target, *, job_id: str, as_json: bool) -> None:
     """Show one job: state, arguments, progress, steps, attempts, result or error."""
-    job = target.ledger().get(job_id)
+    jobs = target.jobs()
+    job = jobs.get(job_id)
     if job is None:
         raise click.ClickException(f"no job {job_id}: it never was, or its history is over")
     if as_json:
-        tell(fields_of(job))
+        tell(fields_of(job, jobs))
     else:
-        _print(job)
+        _print(job, fields_of(job, jobs))
 
 
-def _print(job: Job) -> None:
+def _print(job: Job, told: dict[str, Any]) -> None:
     terminal = console()
-    fields = [(name, _text(value)) for name, value in fields_of(job).items() if name not in TOO_MUCH]
+    fields = [(name, _text(value)) for name, value in told.items() if name not in TOO_MUCH]
     terminal.print(table(("job", job.id), [("state", coloured(job.state)), *fields]))
     if job.past:
         columns = ("ATTEMPT", "ENDED", "WORKER", "CAUSE", "ERROR")
@@ -45,4 +47,4 @@ def _print(job: Job) -> None:
 
 
 def _text(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from oncelery.celery.extension import Oncelery
     from oncelery.ledger import Ledger
+    from oncelery.operations.jobs import Jobs
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -34,7 +35,7 @@ class Target:
         from oncelery.celery.extension import Oncelery  # noqa: PLC0415 - Celery is not loaded for --help
 
         if not self.app:
-            raise click.UsageError("this needs your app, which alone can publish: oncelery -A yourapp …")
+            raise click.UsageError("this needs your app: oncelery -A yourapp …")
         app = _find(self.app) if isinstance(self.app, str) else self.app
         return Oncelery.of(app)
 
@@ -51,6 +52,14 @@ class Target:
             raise click.UsageError("which ledger? Give your app (oncelery -A yourapp …) or --store URL")
         click.get_current_context().call_on_close(ledger.store.close)
         return ledger
+
+    def jobs(self) -> Jobs:
+        """Give what looks at jobs and cancels them; without an app it knows JSON alone, and ends no process."""
+        from oncelery.cli.reading import JsonReading  # noqa: PLC0415 - as above
+        from oncelery.operations.jobs import Jobs  # noqa: PLC0415 - as above
+
+        ledger = self.ledger()
+        return Jobs(ledger, read=JsonReading(), terminate=_refuse) if self.store else self.once().jobs
 
 
 def target_options(command: Callable[P, R]) -> Callable[P, R]:
@@ -87,6 +96,10 @@ def _remember(ctx: click.Context, parameter: click.Parameter, value: str | None)
     if parameter.name == "store" and target.app and not said:
         return  # the app has its own, and reads the environment by itself
     setattr(target, parameter.name, value)
+
+
+def _refuse(_job_id: str) -> None:
+    raise click.UsageError("this needs your app: oncelery -A yourapp …")
 
 
 def _find(name: str) -> Celery[Any]:

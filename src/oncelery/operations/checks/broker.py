@@ -41,7 +41,7 @@ def visibility_timeout(facts: Facts) -> Iterator[Complaint]:
         return
     longest = max([facts.store.longest_delay, *(policy.backoff.most for _, policy in facts.guarded)])
     slow = {f"one run in a hundred of {name} takes": span for name, span in facts.store.p99.items()}
-    for what, span in {**slow, "delays (ETA, countdown, back-off) of": longest}.items():
+    for what, span in {**slow, "a delay (ETA, countdown, back-off) is": longest}.items():
         if span >= limit:
             seconds = int(span.total_seconds() * 2)
             yield (

@@ -71,7 +71,8 @@ class Server:
                 time.sleep(PAUSE_SECONDS * failures)
 
     def facts(self) -> ServerFacts:
-        """Ask the server about itself, on one connection."""
+        """Ask the server about itself, on a connection that is not left over from before it was restarted."""
+        self.close()
         with store_errors(), self._take() as link:
             return link.facts()
 
@@ -140,7 +141,7 @@ class Link:
 
     def facts(self) -> ServerFacts:
         """Ask the server about itself."""
-        return server_facts(self._ask, replicas=self._address.replicas)
+        return server_facts(self._ask, version=self._version, replicas=self._address.replicas)
 
     def close(self) -> None:
         """Close the connection."""

@@ -13,14 +13,13 @@ from oncelery.stores.redis.records import EPOCH
 from oncelery.stores.redis.scripts import command
 
 
-def server_facts(ask: Callable[[bytes], Any], *, replicas: int) -> ServerFacts:
-    """Ask the server that answers here."""
-    says = _read(ask(command(b"INFO"))) | _setting(ask, "appendfsync")
+def server_facts(ask: Callable[[bytes], Any], *, version: tuple[int, ...], replicas: int) -> ServerFacts:
+    """Ask the server that answers here; what our user may not ask stays unknown."""
+    says = _information(ask) | _setting(ask, "appendfsync")
     seconds, microseconds = (int(part) for part in ask(command(b"TIME")))
-    version = says.get("valkey_version") or says["redis_version"]
     return ServerFacts(
         kind="redis",
-        version=tuple(int(number) for number in version.split(".")[:2]),
+        version=version,
         now=EPOCH + timedelta(seconds=seconds, microseconds=microseconds),
         says=says,
         replica=says.get("role") == "slave",
@@ -28,7 +27,11 @@ def server_facts(ask: Callable[[bytes], Any], *, replicas: int) -> ServerFacts:
     )
 
 
-def _read(told: bytes) -> dict[str, str]:
+def _information(ask: Callable[[bytes], Any]) -> dict[str, str]:
+    try:
+        told: bytes = ask(command(b"INFO"))
+    except ResponseError:
+        return {}
     lines = (line.partition(":") for line in told.decode().splitlines())
     return {name: value for name, _, value in lines}
 
