@@ -68,9 +68,12 @@ clean: ## Remove what these rules made; the demonstration's data in .oncelery st
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Each program is called like its Debian package; that of RabbitMQ lies where only root has it on PATH.
+# The browser is any Chromium.
 servers:
 	@PATH="$$PATH:/usr/sbin"; missing=; \
 	for server in redis-server rabbitmq-server; do command -v $$server >/dev/null || missing="$$missing $$server"; done; \
+	browser=; for each in chromium-headless-shell chromium chromium-browser google-chrome; do command -v $$each >/dev/null && browser=$$each; done; \
+	[ -n "$$browser" ] || missing="$$missing chromium-headless-shell"; \
 	if [ -z "$$missing" ]; then :; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then echo "installing$$missing"; sh -c "$$INSTALL_SERVERS" sh $$missing; \
 	else echo "not installed:$$missing; their tests are skipped (tests on Valkey and PostgreSQL are not)"; fi

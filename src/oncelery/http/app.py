@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from http import HTTPStatus
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import Response
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from oncelery.http.auth import LocalOnly
 from oncelery.http.body import LARGEST
+from oncelery.http.dashboard import mount_dashboard
 from oncelery.http.keys import KeySource
 from oncelery.http.problems import answer
 from oncelery.http.router import create_router
@@ -31,15 +35,30 @@ def create_app(
 ) -> FastAPI:
     """Make the whole service, for `uvicorn`; the options are those of `create_router`."""
     app = FastAPI(title="Oncelery", version=version("oncelery"), summary="Jobs that take effect once")
-    app.include_router(create_router(once, tasks=tasks, keys=keys, require_key=require_key, largest_body=largest_body))
+    router = create_router(once, tasks=tasks, keys=keys, require_key=require_key, largest_body=largest_body)
+    app.include_router(router)
     if keys is None:
         # Also for what is no route of ours: the schema and its pages.
         app.add_middleware(LocalOnly)
-    app.add_exception_handler(HTTPException, _answer_other)
+    app.add_exception_handler(HTTPException, _answer_other(router))
+    mount_dashboard(app, once, keys=keys)
     return app
 
 
-async def _answer_other(_request: Request, error: Exception) -> Response:
+def _answer_other(router: APIRouter) -> Callable[[Request, Exception], Awaitable[Response]]:
     """Answer what no route does, such as a path or a method that is not there."""
-    assert isinstance(error, HTTPException)  # noqa: S101 - it is registered for these
-    return answer(error)
+
+    async def answer_other(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)  # noqa: S101 - it is registered for these
+        if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED and (methods := _methods(router, request)):
+            # Starlette knows of one route of a path, and several may share one.
+            error.headers = {"Allow": ", ".join(methods)}
+        return answer(error)
+
+    return answer_other
+
+
+def _methods(router: APIRouter, request: Request) -> list[str]:
+    routes = [route for route in router.routes if isinstance(route, APIRoute) and route.include_in_schema]
+    at_path = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
+    return sorted({method for route in at_path for method in route.methods or ()})

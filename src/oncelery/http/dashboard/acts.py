@@ -1,0 +1,273 @@
+"""Cancel, revive, discard: what is said before, what came of it, and a line in the audit for each."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from itertools import islice
+from types import MappingProxyType
+from typing import Any, Final, assert_never
+
+import msgspec
+from kombu.exceptions import OperationalError
+
+from oncelery.answers import Absent, Cancelled, Discarded, Existing, Finished, NotBuried, Requested, Revived
+from oncelery.errors import StoreUnavailableError
+from oncelery.http.auth import Caller
+from oncelery.http.dashboard.desk import Desk, ElsewhereError, Shown
+from oncelery.http.dashboard.pages import Asked, scope_for, task_names
+from oncelery.http.dashboard.redaction import restored
+from oncelery.http.dashboard.session import Form
+from oncelery.http.problems import INVALID_ARGUMENTS, INVALID_REQUEST, JOB_FINISHED, ProblemError
+from oncelery.job import Job, State
+from oncelery.operations.dead_letters import Fate
+from oncelery.operations.jobs import Call
+
+#: The lines of who has done what; `oncelery` is their parent.
+LOGGER: Final = "oncelery.audit"
+
+_audit = logging.getLogger(LOGGER)
+
+#: What is said on a job's page after something was done to it.
+NOTICES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "cancelled": "The job is cancelled.",
+        "requested": "The job was asked to end; its run sees that at its next heartbeat at the latest.",
+        "revived": "The dead letter is queued again.",
+        "discarded": "The dead letter is discarded: nothing of it will run.",
+    }
+)
+
+#: How many dead letters are looked at, and how many are shown on one page.
+READ_AT_MOST: Final = 1000
+TO_A_PAGE: Final = 50
+
+
+# Dead letters
+
+
+def dead_letters(desk: Desk, caller: Caller, asked: Asked) -> Shown:
+    """Show dead letters, by task and error."""
+    scope = scope_for(caller, asked)
+    found = list(islice(desk.once.dead_letters.each(scope=scope, limit=200), READ_AT_MOST))
+    groups = Counter((job.task, error_of(job)) for job in found)
+    task, error = asked.get("task", ""), asked.get("error", "")
+    chosen = [job for job in found if task in ("", job.task) and error in ("", error_of(job))]
+    start = int(asked["from"]) if asked.get("from", "").isdigit() else 0
+    return Shown(
+        template="dead_letters.html",
+        values={
+            "groups": groups.most_common(),
+            "jobs": chosen[start : start + TO_A_PAGE],
+            "chosen": len(chosen),
+            "found": len(found),
+            "more": len(found) == READ_AT_MOST,
+            "start": start,
+            "to_a_page": TO_A_PAGE,
+            "error_of": error_of,
+            "asked": {"task": task, "error": error, "scope": asked.get("scope", "")},
+            "tasks": task_names(desk, caller),
+            "now": datetime.now(UTC).replace(second=0, microsecond=0),
+        },
+    )
+
+
+def error_of(job: Job) -> str:
+    """Tell in a word what became of a dead letter: its error's name, or why it was buried."""
+    return job.error.type if job.error else job.reason
+
+
+class _Arguments(msgspec.Struct, forbid_unknown_fields=True):
+    """Arguments as they are edited."""
+
+    args: list[Any]
+    kwargs: dict[str, Any]
+
+
+# One job: what is said before
+
+
+def ask(desk: Desk, caller: Caller, asked: Asked) -> Shown:
+    """Ask whether to do this to a job, and tell what will happen then."""
+    act, job = asked["act"], desk.job(asked.get("id", ""), caller)
+    allowed = job.state.live if act == "cancel" else job.state is State.BURIED
+    call = desk.call(job) if act == "revive" else None
+    return Shown(
+        template="ask.html" if allowed else "moved.html",
+        values={
+            "act": act,
+            "job": job,
+            "seen": seen(job),
+            "call": {"args": desk.hidden(list(call.args)), "kwargs": desk.hidden(call.kwargs)} if call else None,
+            "policy": desk.policy(job.task),
+        },
+        status=200 if allowed else 409,
+    )
+
+
+def seen(job: Job) -> str:
+    """Write down how a job stands, to know whether it has moved when the form comes back."""
+    return f"{job.state} {job.fence}"
+
+
+# One job: what is done
+
+
+def act(desk: Desk, caller: Caller, asked: Asked, form: Form) -> Shown:
+    """Do it, if the job still stands as it was shown; else tell how it stands."""
+    verb, job = asked["act"], desk.job(_one(form, "id"), caller)
+    if _one(form, "seen") != seen(job):
+        _tell(caller, verb, job, "refused, it has moved")
+        return _moved(verb, job)
+    match verb:
+        case "cancel":
+            return _cancel(desk, caller, job, terminate="terminate" in form)
+        case "revive":
+            return _revive(desk, caller, job, form)
+        case _:
+            return _discard(desk, caller, job)
+
+
+def _cancel(desk: Desk, caller: Caller, job: Job, *, terminate: bool) -> Shown:
+    reason = f"by {caller.name}" if caller.name else "from the dashboard"
+    try:
+        answer = desk.once.jobs.cancel(job.id, reason=reason, terminate=terminate)
+    except OperationalError as error:
+        _tell(caller, "cancel", job, "cancelled, but its process could not be told")
+        raise ProblemError(JOB_FINISHED, "The job is cancelled, but the broker could not tell its process.") from error
+    _tell(caller, "terminate" if terminate else "cancel", job, type(answer).__name__.lower())
+    match answer:
+        case Cancelled():
+            raise ElsewhereError(job.id, "cancelled")
+        case Requested():
+            raise ElsewhereError(job.id, "requested")
+        case Finished(now):
+            return _moved("cancel", now)
+        case Absent():
+            raise ElsewhereError(job.id)
+        case _:
+            assert_never(answer)
+
+
+def _revive(desk: Desk, caller: Caller, job: Job, form: Form) -> Shown:
+    corrected = _correction(desk, job, form) if "edit" in form else {}
+    try:
+        answer = desk.once.dead_letters.revive(job.id, **corrected)
+    except StoreUnavailableError:
+        raise
+    except Exception as error:
+        raise ProblemError(INVALID_ARGUMENTS, f"It cannot be revived like this: {error}") from error
+    how = "revive with other arguments" if corrected else "revive"
+    _tell(caller, how, job, type(answer).__name__.lower())
+    match answer:
+        case Revived():
+            raise ElsewhereError(job.id, "revived")
+        case Existing(other):
+            return Shown(template="moved.html", values={"act": "revive", "job": job, "other": other}, status=409)
+        case NotBuried(now):
+            return _moved("revive", now)
+        case Absent():
+            raise ElsewhereError(job.id)
+        case _:
+            assert_never(answer)
+
+
+def _discard(desk: Desk, caller: Caller, job: Job) -> Shown:
+    answer = desk.once.dead_letters.discard(job.id)
+    _tell(caller, "discard", job, type(answer).__name__.lower())
+    match answer:
+        case Discarded():
+            raise ElsewhereError(job.id, "discarded")
+        case NotBuried(now):
+            return _moved("discard", now)
+        case Absent():
+            raise ElsewhereError(job.id)
+        case _:
+            assert_never(answer)
+
+
+def _correction(desk: Desk, job: Job, form: Form) -> dict[str, Any]:
+    """Read the arguments as they were edited, with what was hidden put back."""
+    try:
+        edited = msgspec.json.decode(_one(form, "arguments"), type=_Arguments)
+    except msgspec.MsgspecError as error:
+        raise ProblemError(INVALID_ARGUMENTS, f'Write {{"args": […], "kwargs": {{…}}}} in JSON: {error}') from error
+    call = desk.call(job) or Call((), {})
+    return {"args": restored(edited.args, call.args), "kwargs": restored(edited.kwargs, call.kwargs)}
+
+
+# Many
+
+
+def act_on_many(desk: Desk, caller: Caller, asked: Asked, form: Form) -> Shown:
+    """Ask whether to do this to all that were chosen, and do it once that is confirmed."""
+    verb = asked["act"]
+    chosen = _chosen(desk, caller, form)
+    if not chosen:
+        raise ProblemError(INVALID_REQUEST, "No dead letter was chosen, or none of them is one any more.")
+    values = {"act": verb, "chosen": chosen, "by_task": Counter(job.task for job in chosen).most_common()}
+    if "confirmed" not in form:
+        return Shown(template="ask_many.html", values=values)
+    fates = [(job, *_one_of_many(desk, caller, verb, job)) for job in chosen]
+    count = Counter(fate for _, fate, _ in fates)
+    return Shown(template="fates.html", values={"act": verb, "fates": fates, "count": count})
+
+
+def _one_of_many(desk: Desk, caller: Caller, verb: str, job: Job) -> tuple[str, str]:
+    """Do it to one, and tell what became of it, and why."""
+    try:
+        answer = desk.once.dead_letters.revive(job.id) if verb == "revive" else desk.once.dead_letters.discard(job.id)
+    except StoreUnavailableError:
+        raise
+    except Exception as error:  # noqa: BLE001 - the others are to be done all the same
+        fate, why = Fate.FAILED.value, f"{type(error).__name__}: {error}"
+    else:
+        match answer:
+            case Revived() | Discarded():
+                fate, why = f"{verb}d", ""
+            case Existing(other):
+                fate, why = Fate.SUPERSEDED.value, f"job {other.id} of the same key is {other.state}"
+            case NotBuried(now):
+                fate, why = Fate.FAILED.value, f"it is {now.state} meanwhile"
+            case Absent():
+                fate, why = Fate.FAILED.value, "it is gone meanwhile"
+            case _:
+                assert_never(answer)
+    _tell(caller, verb, job, fate)
+    return fate, why
+
+
+def _chosen(desk: Desk, caller: Caller, form: Form) -> list[Job]:
+    if "all" not in form:
+        found = [desk.once.dead_letters.get(job_id) for job_id in form.get("id", [])[:READ_AT_MOST]]
+        return [job for job in found if job and caller.sees(job.scope)]
+    task, error = _one(form, "task"), _one(form, "error")
+    scope = scope_for(caller, {"scope": _one(form, "scope")})
+    letters = islice(desk.once.dead_letters.each(scope=scope, task=task, limit=200), READ_AT_MOST)
+    return [job for job in letters if error in ("", error_of(job))]
+
+
+# What they share
+
+
+def _one(form: Form, name: str) -> str:
+    return form.get(name, [""])[-1]
+
+
+def _moved(verb: str, job: Job) -> Shown:
+    return Shown(template="moved.html", values={"act": verb, "job": job}, status=409)
+
+
+def _tell(caller: Caller, verb: str, job: Job, answer: str) -> None:
+    who = caller.name or "(this machine)"
+    _audit.info(
+        "%s: %s job %s of %s: %s",
+        who,
+        verb,
+        job.id,
+        job.task,
+        answer,
+        extra={"caller": who, "act": verb, "job_id": job.id, "task": job.task, "scope": job.scope, "answer": answer},
+    )

@@ -1,0 +1,50 @@
+"""A page that is open changes with the ledger: its address, asked for as a stream, sends the page when it differs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Final
+
+from oncelery.http.streaming import EventStream
+
+#: How long between two looks, in seconds.
+LOOK_EVERY: Final = 1.0
+
+#: How often a stream says that it is alive, in seconds; proxies close silent ones.
+PING_EVERY: Final = 15.0
+
+#: How long one stream lasts, in seconds. Browsers ask again at once, and a service that ends need not wait for long.
+LASTS: Final = 300.0
+
+#: Asks browsers to come back after so many milliseconds.
+_BEGIN: Final = b"retry: 1500\n\n"
+_PING: Final = b": still there\n\n"
+
+
+def stream(look: Callable[[], Awaitable[str]]) -> EventStream:
+    """Answer with what `look` gives, now and whenever it has changed."""
+    return EventStream(_looks(look))
+
+
+async def _looks(look: Callable[[], Awaitable[str]]) -> AsyncIterator[bytes]:
+    yield _BEGIN
+    time = asyncio.get_running_loop().time
+    seen, told, ends = "", time(), time() + LASTS
+    while time() < ends:
+        started = time()
+        found = await look()
+        if found != seen:
+            seen, told = found, time()
+            yield message(found)
+        elif time() - told > PING_EVERY:
+            told = time()
+            yield _PING
+        # A page that takes long to make is made less often, so that those who only look leave most of the time to work.
+        await asyncio.sleep(max(LOOK_EVERY, 5 * (time() - started)))
+
+
+def message(text: str) -> bytes:
+    """Write a message of a stream; no line of it can be taken for another field."""
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    return ("".join(f"data: {line}\n" for line in lines) + "\n").encode()
