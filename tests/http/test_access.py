@@ -447,3 +447,27 @@ def test_a_tenant_that_has_what_it_may_is_answered_429_and_others_are_not(hand: 
 
     hand.deliver_all()
     assert post("c", "acme").status_code == 202
+
+
+def test_a_dead_letter_is_corrected_by_who_has_not_seen_its_secrets(hand: Hand) -> None:
+    seen: list[tuple[str, str]] = []
+
+    @hand.once.task(name="signs-in-again")
+    def signs_in(user: str, password: str) -> None:
+        seen.append((user, password))
+        if user == "an":
+            raise PermissionError(user)
+
+    client = client_of(create_app(hand.once, tasks=[signs_in], keys=KEYS))
+    headers = {"X-API-Key": TEXTS["all", ""]}
+    job_id = client.post("/jobs/signs-in-again", json={"user": "an", "password": "p"}, headers=headers).json()["id"]
+    hand.deliver_all()
+    shown = client.get(f"/dead-letters/{job_id}", headers=headers).json()["arguments"]["kwargs"]
+
+    def revive(kwargs: dict[str, Any]) -> int:
+        return int(client.post(f"/dead-letters/{job_id}/revive", json={"kwargs": kwargs}, headers=headers).status_code)
+
+    assert revive({"user": "[redacted]", "password": ["[redacted]"]}) == 400
+    assert revive(shown | {"user": "ann"}) == 202
+    hand.deliver_all()
+    assert seen == [("an", "p"), ("ann", "p")]

@@ -30,7 +30,7 @@ from oncelery.ledger import Ledger
 from oncelery.operations.dead_letters import DeadLetters
 from oncelery.operations.duplicates import Duplicates
 from oncelery.operations.jobs import Jobs
-from oncelery.operations.redaction import SECRETS, Redaction
+from oncelery.operations.redaction import SECRETS, Redaction, restored
 from oncelery.policy import Backoff, Policy
 from oncelery.settings import Settings
 from oncelery.stores import open_store
@@ -241,7 +241,11 @@ class Oncelery:
         publish_again(self, job)
 
     def _rewrite(self, job: Job, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> bytes:
-        message = Message.unpack(self.app, job.body or b"").revived(args, kwargs)
+        message = Message.unpack(self.app, job.body or b"")
+        # Whoever corrects a call has seen it without its secrets.
+        args = None if args is None else restored(args, message.args)
+        kwargs = None if kwargs is None else restored(kwargs, message.kwargs)
+        message = message.revived(args, kwargs)
         task = self.app.tasks.get(message.task)
         if task is not None and task.typing:
             task.__header__(*message.args, **message.kwargs)

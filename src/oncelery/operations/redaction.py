@@ -45,6 +45,29 @@ class Redaction:
         return any(run in self._secrets or run.removesuffix("s") in self._secrets for run in runs)
 
 
+def restored(edited: Any, original: Any) -> Any:  # noqa: ANN401 - arguments are of any type
+    """Give what a person has edited, with what was hidden from that person put back.
+
+    Raises:
+        TypeError: something is hidden where nothing was: it would be taken for the secret itself.
+    """
+    if isinstance(edited, Mapping):
+        parts = original if isinstance(original, Mapping) else {}
+        return {name: restored(item, parts.get(name, _NOTHING)) for name, item in edited.items()}
+    if isinstance(edited, list | tuple):
+        items = list(original) if isinstance(original, list | tuple) else []
+        return [restored(item, items[n] if n < len(items) else _NOTHING) for n, item in enumerate(edited)]
+    if edited != HIDDEN:
+        return edited
+    if original is _NOTHING:
+        raise TypeError(f"{HIDDEN} stands for what was hidden there, and there was nothing: write the value itself")
+    return original
+
+
+#: Is no argument of anybody.
+_NOTHING: Final = object()
+
+
 def _words(name: str) -> list[str]:
     # A name of many words is long for another reason than being precise.
     return [word.lower() for word in _WORDS.findall(name[:200])][:20]
