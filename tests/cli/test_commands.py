@@ -336,6 +336,7 @@ def test_up_is_the_demonstration_and_tells_what_is_in_its_way(tmp_path: Path) ->
     ("words", "code", "told"),
     [
         (["jobs"], 2, "Give your app (oncelery -A yourapp …) or --store URL"),
+        (["doctor"], 2, "(oncelery -A yourapp doctor), or --store URL"),
         (["sweep", "--store", "redis://127.0.0.1:1/0"], 2, "needs your app"),
         (["jobs", "--store", "redis://127.0.0.1:1/0"], 3, "the store did not answer"),
         (["jobs", "--store", "mysql://x"], 1, "use redis://"),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from celery import Celery
+from celery import Celery, chord
 from guarded.world import unshared_tasks
 
 from oncelery import Oncelery, current_run
@@ -124,6 +124,22 @@ def test_a_message_that_comes_again_while_its_task_runs_runs_nothing(shop: Shop,
 
     bench.assert_ran_once(result)
     assert shop.done == ["o-1"]
+
+
+def test_chains_and_chords_go_on_also_after_a_crash(shop: Shop, bench: Bench) -> None:
+    @shop.once.task(name="shop.sum", shared=False)
+    def total(receipts: list[str]) -> int:
+        return len(receipts)
+
+    shop.app.set_current()
+    counted = chord([shop.charge.s("a"), shop.charge.s("b")], total.s())()
+
+    with bench.crash_at("after-settle"):
+        bench.run_all()
+    bench.recover()
+
+    assert counted.get(timeout=1) == 2
+    assert sorted(shop.done) == ["a", "b"]
 
 
 def test_a_test_that_breaks_nothing_fails(shop: Shop, bench: Bench) -> None:

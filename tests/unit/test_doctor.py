@@ -154,6 +154,7 @@ def test_a_good_set_up_has_no_findings() -> None:
     assert examine(on_postgres()) == ()
     assert examine(quorum({"x-delivery-limit": -1})) == ()
     assert examine(quorum({}, version=(3, 12))) == ()
+    assert examine(replace(charging(keeps_result=False), conf={**GOOD.conf, "result_expires": 60})) == ()
 
 
 @pytest.mark.parametrize(("name", "facts"), PLANTED, ids=[f"{name}-{n}" for n, (name, _) in enumerate(PLANTED)])

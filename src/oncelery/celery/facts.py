@@ -211,6 +211,7 @@ def _task(task: Any) -> TaskFacts:
         # Celery 5.6 and older know one option for both.
         acks_on_failure=bool(getattr(task, "acks_on_failure", task.acks_on_failure_or_timeout)),
         acks_on_timeout=bool(getattr(task, "acks_on_timeout", task.acks_on_failure_or_timeout)),
+        keeps_result=not task.ignore_result,
         only_one=getattr(task.run, MARK, False),
         counted=_counted(task) if guarded else {},
         calls=frozenset(_code_of(task).co_names) if _code_of(task) else frozenset(),

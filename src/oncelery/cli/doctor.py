@@ -39,6 +39,8 @@ def _examine(target: Target, ignore: tuple[str, ...]) -> tuple[Finding, ...]:
     if target.store:
         facts = gather_store(target.store, target.namespace or DEFAULT_NAMESPACE)
         return examine(facts, ignore=ignore, checks=STORE_CHECKS)
+    if not target.app:
+        raise click.UsageError("examine what? Give your app (oncelery -A yourapp doctor), or --store URL")
     return target.once().doctor(ignore=ignore)
 
 

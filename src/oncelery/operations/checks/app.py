@@ -29,7 +29,7 @@ def result_expiry(facts: Facts) -> Iterator[Complaint]:
     expires = _span(facts.conf.get("result_expires"))
     if expires is None or not facts.conf.get("result_backend"):
         return
-    longest = max((policy.retention for _, policy in facts.guarded), default=timedelta(0))
+    longest = max((policy.retention for task, policy in facts.guarded if task.keeps_result), default=timedelta(0))
     if expires < longest:
         yield (
             f"results expire after {expires}, while completed jobs answer duplicates for {longest}",
