@@ -30,8 +30,7 @@ class Arguments:
         takes_more = any(each.kind is Parameter.VAR_KEYWORD for each in parameters)
         make: Any = TypedDict  # of fields that are known only now
         shape = make("Arguments", fields)
-        # Strict, for 500 and "500" would else be two payloads with one meaning.
-        shape.__pydantic_config__ = ConfigDict(strict=True, extra="allow" if takes_more else "forbid")
+        shape.__pydantic_config__ = ConfigDict(extra="allow" if takes_more else "forbid")
         self._adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(shape)
 
     @property
@@ -49,7 +48,8 @@ class Arguments:
             ProblemError: it is no JSON, or the task cannot be called like this.
         """
         try:
-            read = self._adapter.validate_json(body)
+            # Strict, for 500 and "500" would else be two payloads with one meaning.
+            read = self._adapter.validate_json(body, strict=True)
         except ValidationError as error:
             errors = error.errors(include_url=False, include_context=False, include_input=False)
             raise ProblemError(INVALID_ARGUMENTS, in_words(errors)) from None

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import re
 from itertools import accumulate
-from typing import Final, TypeVar
+from typing import Annotated, Final, TypeVar
 
 from fastapi import Request
-from pydantic import TypeAdapter, ValidationError
+from pydantic import AwareDatetime, BeforeValidator, TypeAdapter, ValidationError
 from starlette.requests import ClientDisconnect
 
 from oncelery.http.problems import INVALID_REQUEST, NOT_JSON, TOO_LARGE, TOO_SLOW, ProblemError, in_words
@@ -23,6 +23,19 @@ DEEPEST: Final = 64
 
 #: How long a client may take to send it, in seconds.
 LONGEST: Final = 30.0
+
+
+def _not_a_number(given: object) -> object:
+    """Refuse what pydantic would take for seconds since 1970."""
+    try:
+        float(str(given))
+    except ValueError:
+        return given
+    raise ValueError("write a date and time with its time zone, such as 2026-11-15T12:00:00Z")
+
+
+#: A moment as JSON and query strings write one.
+Instant = Annotated[AwareDatetime, BeforeValidator(_not_a_number)]
 
 
 async def read_body(request: Request, *, largest: int = LARGEST) -> bytes:

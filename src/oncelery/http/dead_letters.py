@@ -7,12 +7,12 @@ from typing import Any, Final, assert_never
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from oncelery.answers import Absent, Discarded, Existing, NotBuried, Revived
 from oncelery.http import problems as p
 from oncelery.http.auth import Caller, Role
-from oncelery.http.body import read_as
+from oncelery.http.body import Instant, read_as
 from oncelery.http.jobs import Cursor, JobId, Limit, Moment, Word, page_of
 from oncelery.http.service import Service, answer_json
 from oncelery.http.submitting import in_thread, show_job
@@ -39,8 +39,8 @@ class Selection(BaseModel):
 
     task: str = Field("", max_length=255, pattern=r"^[^\x00]*$")
     scope: str = Field("", max_length=255, pattern=r"^[^\x00]*$")
-    since: AwareDatetime | None = None
-    until: AwareDatetime | None = None
+    since: Instant | None = None
+    until: Instant | None = None
     #: Only tell what would become of each.
     dry_run: bool = False
 

@@ -10,14 +10,13 @@ from urllib.parse import quote
 from fastapi import APIRouter, Depends, Header, Path, Query, Request
 from fastapi.responses import Response
 from kombu.exceptions import OperationalError
-from pydantic import AwareDatetime
 
 from oncelery.answers import Absent, Cancelled, Finished, Requested
 from oncelery.codec import encode
 from oncelery.http import problems as p
 from oncelery.http.arguments import Arguments
 from oncelery.http.auth import Caller, Role
-from oncelery.http.body import read_body
+from oncelery.http.body import Instant, read_body
 from oncelery.http.idempotency_key import described, read_key
 from oncelery.http.service import LONGEST_PAGE, LONGEST_WAIT, Service, answer_json, jobs_url
 from oncelery.http.streaming import EventStream
@@ -36,8 +35,13 @@ Cursor = Annotated[str, Query(max_length=600, description="Continues a list: the
 Limit = Annotated[int, Query(ge=1, le=LONGEST_PAGE, description="How many to a page")]
 Word = Annotated[str, Query(max_length=255, pattern=r"^[^\x00]*$")]
 Notify = Annotated[str, Query(max_length=2048, description="A URL to call when the job has ended")]
-Moment = Annotated[AwareDatetime | None, Query(description="Of the last change; with its time zone")]
+Moment = Annotated[Instant | None, Query(description="Of the last change; with its time zone")]
 
+_EVENT = {
+    "type": "object",
+    "required": ["id", "data"],
+    "properties": {"id": {"type": "string"}, "data": {"type": "string", "contentMediaType": "application/json"}},
+}
 _LOCATION = {"Location": {"description": "Where the job is found", "schema": {"type": "string"}}}
 _REPLAYED = {REPLAYED: {"description": "The work was done before", "schema": {"const": "true"}}}
 
@@ -170,11 +174,11 @@ def _add_watching(router: APIRouter, service: Service) -> None:
         "/jobs/{job_id}/events",
         tags=["jobs"],
         summary="Watch a job until it ends",
-        response_class=EventStream,
+        response_class=Response,
         responses={
             200: {
                 "description": "Server-sent events: the job, as `GET /jobs/{job_id}` shows it, after each change",
-                "content": {"text/event-stream": {"schema": {"type": "string"}}},
+                "content": {"text/event-stream": {"itemSchema": _EVENT}},
             },
             204: {"description": "It has ended, and Last-Event-ID names its end: do not ask again"},
             **p.documented(p.INVALID_REQUEST, p.FORBIDDEN, p.UNKNOWN_JOB, p.STORE_UNAVAILABLE),
