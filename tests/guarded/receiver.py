@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 from oncelery import verify_webhook
@@ -51,9 +53,18 @@ class Receiver:
         return [call for call in self.calls if call.id.startswith(job_id)]
 
 
+class Server(ThreadingHTTPServer):
+    """A server that says nothing of clients that hang up."""
+
+    def handle_error(self, *_: object) -> None:
+        """Say nothing."""
+
+
 @contextmanager
-def receiving(statuses: Sequence[int] = (204,), location: str = "") -> Iterator[Receiver]:
-    """Serve on loopback while the block runs."""
+def receiving(
+    statuses: Sequence[int] = (204,), location: str = "", certificate: tuple[Path, Path] | None = None
+) -> Iterator[Receiver]:
+    """Serve on loopback while the block runs; over TLS with a certificate and its key."""
     receiver = Receiver(0, list(statuses))
 
     class Answer(BaseHTTPRequestHandler):
@@ -68,7 +79,12 @@ def receiving(statuses: Sequence[int] = (204,), location: str = "") -> Iterator[
         def log_message(self, *_: object) -> None:
             """Say nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+    server = Server(("127.0.0.1", 0), Answer)
+    if certificate:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*certificate)
+        # The handshake is that of the connection's own thread: one that fails must not end the server.
+        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     receiver.port = server.server_address[1]
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()

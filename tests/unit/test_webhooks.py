@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 import ssl
+import subprocess
 import threading
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -212,7 +215,7 @@ def test_what_could_lead_inside_is_refused_by_its_url(url: str) -> None:
 def resolve_to(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> list[str]:
     asked: list[str] = []
 
-    def answer(host: str, port: int, **_: object) -> list[Any]:
+    def answer(host: str, port: int, *_: object, **__: object) -> list[Any]:
         asked.append(host)
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses]
 
@@ -351,6 +354,28 @@ def test_a_certificate_that_is_not_the_host_s_is_refused(monkeypatch: pytest.Mon
     # As many times as the name has addresses.
     assert set(named) == {"localhost"}
     assert len(named) <= sending.ADDRESSES_TRIED
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make a certificate")
+def test_over_tls_the_checked_address_is_called_under_the_name_that_its_certificate_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=hooks.example"]
+    make += ["-addext", "subjectAltName=DNS:hooks.example", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(make, check=True, capture_output=True)
+    resolve_to(monkeypatch, "127.0.0.1")
+    trusting = ssl.create_default_context(cafile=str(certificate))
+
+    with receiving(certificate=(certificate, key)) as receiver:
+        with pytest.raises(DeliveryError, match="SSLCertVerificationError"):
+            send(local(f"https://hooks.example:{receiver.port}/"), b"{}", {})
+        monkeypatch.setattr(ssl, "create_default_context", lambda: trusting)
+        assert send(local(f"https://hooks.example:{receiver.port}/hook"), b"{}", {}) == 204
+        with pytest.raises(DeliveryError, match="SSLCertVerificationError"):
+            send(local(f"https://other.example:{receiver.port}/hook"), b"{}", {})
+
+    assert [call.headers["host"] for call in receiver.calls] == [f"hooks.example:{receiver.port}"]
 
 
 # What a call-back says
