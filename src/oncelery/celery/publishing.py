@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from oncelery.answers import Existing, Reserved
 from oncelery.celery.message import Message
 from oncelery.errors import DuplicateTaskError
+from oncelery.failpoints import failpoint
 from oncelery.job import Job, OnDuplicate, State, Submission
 from oncelery.ledger import Ledger
 
@@ -172,6 +173,7 @@ def _send(once: Oncelery, publication: Publication, job: Job) -> AsyncResult[Any
         return marked(task.AsyncResult(job.id), job)
     if task.app.conf.task_always_eager:
         return marked(task.send(publication), job)
+    failpoint("before-publish")
     try:
         return marked(task.send(publication), job)
     except OperationalError as error:

@@ -15,6 +15,7 @@ from kombu.exceptions import OperationalError
 
 from oncelery.codec import encode
 from oncelery.errors import OnceleryError
+from oncelery.failpoints import failpoint
 from oncelery.http.problems import BROKER_UNAVAILABLE, ProblemError, problem_of
 from oncelery.http.views import version_of, view_of
 from oncelery.job import Job, State
@@ -97,6 +98,7 @@ async def submit(
         caller=caller,
         **options,
     )
+    failpoint("before-answer")
     headers = {"Location": f"{jobs_url}/{job.id}"}
     if replayed:
         headers[REPLAYED] = "true"
