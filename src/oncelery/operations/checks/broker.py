@@ -90,7 +90,8 @@ def quorum_delivery_limit(facts: Facts) -> Iterator[Complaint]:
 def redis_drops(facts: Facts) -> Iterator[Complaint]:
     """With the installed Celery a worker ends with AttributeError ('hostname') when its Redis broker drops.
 
-    It does so when it holds an unacknowledged message and may fetch another one: seldom if it fetches none ahead.
+    It does so when it holds an unacknowledged message and may fetch another one: less often if it fetches none ahead,
+    but only a supervisor that restarts it helps always.
     """
     if facts.broker.ends_workers and _prefetch(facts) != 1:
         yield (
