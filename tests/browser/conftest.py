@@ -9,11 +9,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import uvicorn
 from conftest import IN_CI
+from fastapi import FastAPI
 from faults.brokers import Broker
 from faults.workers import Worker, Workers
 from guarded.world import World
@@ -21,9 +22,6 @@ from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
 from oncelery.embedded.process import eventually
 from oncelery.http import create_app
-
-if TYPE_CHECKING:
-    from uvicorn._types import ASGIApplication
 
 #: Any of these will do; the first is what `make test` installs.
 CHROMIUM = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
@@ -89,7 +87,7 @@ def window(browser: Browser) -> Iterator[Open]:
 
 
 @contextmanager
-def served(app: ASGIApplication) -> Iterator[str]:
+def served(app: FastAPI) -> Iterator[str]:
     """Serve an app on a free port of this machine."""
     with closing(socket.create_server(("127.0.0.1", 0))) as listening:
         config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1, lifespan="off")

@@ -21,7 +21,7 @@ from oncelery.http.dashboard.pages import Asked, scope_for, task_names
 from oncelery.http.dashboard.redaction import restored
 from oncelery.http.dashboard.session import Form
 from oncelery.http.problems import INVALID_ARGUMENTS, INVALID_REQUEST, JOB_FINISHED, ProblemError
-from oncelery.job import Job, State
+from oncelery.job import DISCARDED, Job, State
 from oncelery.operations.dead_letters import Fate
 from oncelery.operations.jobs import Call
 
@@ -225,8 +225,10 @@ def _one_of_many(desk: Desk, caller: Caller, verb: str, job: Job) -> tuple[str, 
         fate, why = Fate.FAILED.value, f"{type(error).__name__}: {error}"
     else:
         match answer:
-            case Revived() | Discarded():
-                fate, why = f"{verb}d", ""
+            case Revived():
+                fate, why = Fate.REVIVED.value, ""
+            case Discarded():
+                fate, why = DISCARDED, ""
             case Existing(other):
                 fate, why = Fate.SUPERSEDED.value, f"job {other.id} of the same key is {other.state}"
             case NotBuried(now):

@@ -64,7 +64,8 @@ def create_dashboard(once: Oncelery, *, keys: KeySource | None = None, api: str 
     routes = [
         Route("/", site.page(pages.overview), name="overview"),
         Route("/jobs", site.page(pages.jobs)),
-        Route("/jobs/{job_id:path}", site.page(pages.job)),
+        Route("/jobs/{job_id}", site.page(pages.job)),
+        Route("/job", site.page(pages.job)),
         Route("/dead-letters", site.page(acts.dead_letters)),
         Route("/duplicates", site.page(pages.duplicates)),
         Route("/tasks", site.page(pages.tasks)),
@@ -173,7 +174,8 @@ class Site:
             shown = await in_thread(show)
         except ElsewhereError as found:
             address = urls_of(request).job(found.job_id)
-            return RedirectResponse(address + (f"?notice={found.notice}" if found.notice else ""), 303)
+            joined = "&" if "?" in address else "?"
+            return RedirectResponse(f"{address}{joined}notice={found.notice}" if found.notice else address, 303)
         except HTTPException as error:
             shown = _trouble(error)
         except StoreUnavailableError as error:

@@ -113,7 +113,7 @@ def jobs(desk: Desk, caller: Caller, asked: Asked) -> Shown:
 
 def job(desk: Desk, caller: Caller, asked: Asked) -> Shown:
     """Show one job's whole story."""
-    found = desk.job(asked["job_id"], caller)
+    found = desk.job(asked.get("job_id", ""), caller)
     duplicates = list(_duplicates_of(desk, found)) if found.duplicates else []
     call = desk.call(found)
     result = desk.once.jobs.result(found)

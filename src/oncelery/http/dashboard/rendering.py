@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -40,6 +41,8 @@ HEADERS: Final[Mapping[str, str]] = MappingProxyType(
 TYPES: Final[Mapping[str, str]] = MappingProxyType(
     {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".txt": "text/plain"}
 )
+
+_SIMPLE: Final = re.compile(r"[\w@:-][\w@:.-]*", re.ASCII)
 
 #: The longest text of a value that a page shows.
 LONGEST_VALUE: Final = 20_000
@@ -120,7 +123,8 @@ class Urls:
 
     def job(self, job_id: str) -> str:
         """Give the address of one job's story."""
-        return f"{self.root}/jobs/{quote(job_id, safe='')}"
+        # In a path, browsers and servers have their own ideas of slashes, dots and line ends.
+        return f"{self.root}/jobs/{job_id}" if _SIMPLE.fullmatch(job_id) else self("/job", job_id=job_id)
 
     def static(self, name: str) -> str:
         """Give the address of a static file as it is now."""
