@@ -149,7 +149,7 @@ class Bench:
         raise WorkerCrash
 
     def recover(self) -> list[Delivered]:
-        """Let the leases of dead workers lapse, the broker deliver again what they held, the sweeper find what is lost."""
+        """Let leases of dead workers lapse, the broker deliver again what they held, the sweeper find what is lost."""
         running = self.once.ledger.find(Query(states=frozenset({State.RUNNING}), limit=MOST_MESSAGES)).items
         lapses = [job.lease_until - self.clock.now for job in running if job.lease_until]
         self.clock.now += max([PUBLISH_GRACE, *lapses]) + timedelta(seconds=1)
