@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
@@ -132,6 +133,8 @@ def _known(keys: Keys, request: Request) -> Caller:
 _CHALLENGE: Final[Mapping[str, str]] = {"WWW-Authenticate": "APIKey"}
 
 
+# Asked at every request, of few hosts.
+@lru_cache(maxsize=256)
 def _is_here(host: str) -> bool:
     """Whether a Host header names this machine as only this machine does."""
     try:
@@ -141,6 +144,7 @@ def _is_here(host: str) -> bool:
     return name == "localhost" or name.endswith(".localhost") or _is_loopback(name)
 
 
+@lru_cache(maxsize=256)
 def _is_loopback(host: str) -> bool:
     try:
         return ip_address(host).is_loopback
