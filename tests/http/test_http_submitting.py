@@ -1,7 +1,8 @@
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from datetime import date
 from typing import Annotated, Any
 
@@ -9,10 +10,10 @@ import pytest
 from fastapi import Depends, FastAPI, Response
 from fastapi.testclient import TestClient
 from guarded.hand import Hand
-from guarded.web import client_of, problem
+from guarded.web import HERE, client_of, problem
 
 from oncelery import ConfigurationError, PayloadMismatchError, StoreUnavailableError
-from oncelery.http import create_app, create_router, idempotency_key, map_errors, new_key, submit
+from oncelery.http import body, create_app, create_router, idempotency_key, map_errors, new_key, submit
 from oncelery.job import Query, State
 
 
@@ -140,6 +141,29 @@ def test_a_body_that_is_too_large_is_refused_whether_or_not_it_says_how_large_it
 
     assert [problem(declared), problem(streamed)] == ["too-large"] * 2
     assert (declared.status_code, streamed.status_code) == (413, 413)
+
+
+@pytest.mark.parametrize(("message", "answered"), [(None, 408), ({"type": "http.disconnect"}, 400)])
+def test_a_client_that_does_not_send_its_body_is_not_waited_for_and_leaves_no_job(
+    hand: Hand, monkeypatch: pytest.MonkeyPatch, message: dict[str, Any] | None, answered: int
+) -> None:
+    monkeypatch.setattr(body, "LONGEST", 0.05)
+    app, sent = create_app(hand.once, tasks=["joining"]), []
+    scope: dict[str, Any] = {"type": "http", "method": "POST", "path": "/jobs/joining", "query_string": b""}
+    scope |= {"headers": [(b"host", b"localhost"), (b"content-type", b"application/json")], "client": HERE}
+
+    async def receive() -> dict[str, Any]:
+        if message is None:
+            await asyncio.Event().wait()
+        return message or {}
+
+    async def send(part: MutableMapping[str, Any]) -> None:
+        sent.append(part)
+
+    asyncio.run(app(scope, receive, send))
+
+    assert sent[0]["status"] == answered
+    assert jobs(hand) == 0
 
 
 @pytest.mark.parametrize("name", ["nobody", "notifying", "celery.chord", "plain-increment", "..", "joining/x"])

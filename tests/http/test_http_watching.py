@@ -127,7 +127,17 @@ def test_jobs_are_listed_by_filters_and_page_after_page(client: TestClient, hand
 
 @pytest.mark.parametrize(
     "query",
-    ["state=lost", "limit=0", "limit=201", "limit=x", "since=yesterday", "since=2026-01-01T00:00:00", "task=%00"],
+    [
+        "state=lost",
+        "limit=0",
+        "limit=201",
+        "limit=x",
+        "since=yesterday",
+        "since=2026-01-01T00:00:00",
+        "since=0001-01-01T00:00:00%2B14:00",
+        "until=5",
+        "task=%00",
+    ],
 )
 def test_a_filter_that_makes_no_sense_is_refused(client: TestClient, query: str) -> None:
     answer = client.get(f"/jobs?{query}")

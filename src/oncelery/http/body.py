@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
+from datetime import UTC, datetime
 from itertools import accumulate
 from typing import Annotated, Final, TypeVar
 
 from fastapi import Request
-from pydantic import AwareDatetime, BeforeValidator, TypeAdapter, ValidationError
+from pydantic import AfterValidator, AwareDatetime, BeforeValidator, TypeAdapter, ValidationError
 from starlette.requests import ClientDisconnect
 
 from oncelery.http.problems import INVALID_REQUEST, NOT_JSON, TOO_LARGE, TOO_SLOW, ProblemError, in_words
@@ -34,8 +35,15 @@ def _not_a_number(given: object) -> object:
     raise ValueError("write a date and time with its time zone, such as 2026-11-15T12:00:00Z")
 
 
+def _in_utc(given: datetime) -> datetime:
+    try:
+        return given.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("there is no such moment in UTC") from None
+
+
 #: A moment as JSON and query strings write one.
-Instant = Annotated[AwareDatetime, BeforeValidator(_not_a_number)]
+Instant = Annotated[AwareDatetime, BeforeValidator(_not_a_number), AfterValidator(_in_utc)]
 
 
 async def read_body(request: Request, *, largest: int = LARGEST) -> bytes:
