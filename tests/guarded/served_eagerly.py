@@ -15,9 +15,12 @@ from oncelery.http import create_app
 #: Names a file of API keys.
 KEYS = "SERVED_KEYS"
 
+#: Names a store other than this process.
+STORE = "SERVED_STORE"
+
 celery = Celery("served", broker="memory://", backend="cache+memory://", set_as_current=False)
 celery.conf.update(task_always_eager=True, task_store_eager_result=False)
-once = Oncelery(celery, store="memory://")
+once = Oncelery(celery, store=os.environ.get(STORE, "memory://"))
 
 
 class Item(BaseModel):

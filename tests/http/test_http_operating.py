@@ -9,6 +9,7 @@ from guarded.hand import Hand
 from guarded.web import problem
 from kombu.exceptions import OperationalError
 from msgspec.structs import replace
+from pydantic import TypeAdapter
 
 from oncelery import StoreUnavailableError
 from oncelery.celery.message import write
@@ -290,6 +291,25 @@ def test_what_is_shown_is_what_the_schema_says(hand: Hand) -> None:
 
     assert views.view_of(job, None).keys() == views.JobView.__annotations__.keys()
     assert views.dead_letter_of(job, None).keys() == views.DeadLetterView.__annotations__.keys()
+
+
+def test_answers_are_of_the_types_that_the_schema_is_made_of(client: TestClient, hand: Hand) -> None:
+    buried = hand.tasks.retried_by_policy.delay(hand.name(), 10).id
+    hand.deliver_all()
+    client.post("/jobs/joining", json={"name": "a"})
+    client.post("/jobs/joining", json={"name": "a"})
+
+    for path, kind in {
+        f"/dead-letters/{buried}": views.DeadLetterView,
+        f"/jobs/{buried}": views.JobView,
+        "/dead-letters": views.JobPage,
+        "/duplicates": views.DuplicatePage,
+        "/duplicates/counts?since=2000-01-01T00:00:00Z": views.DuplicateCountsView,
+        "/readyz": views.ReadinessView,
+    }.items():
+        TypeAdapter(kind).validate_json(client.get(path).content, strict=True)
+    revival = client.post("/dead-letters/revive", json={"dry_run": True})
+    assert TypeAdapter(views.RevivalView).validate_json(revival.content, strict=True)["items"]
 
 
 @pytest.mark.parametrize(
