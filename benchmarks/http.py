@@ -35,21 +35,21 @@ def ask(laboratory: Laboratory) -> Table:
         note="Ratio: rate to that of a bare `def` route that calls delay() of a plain task, in the neighbouring block;"
         " more is better.",
     )
-    pairs = 15 if laboratory.effort.pairs > 10 else 1
+    pairs, block = (15, BLOCK) if laboratory.effort.pairs > 10 else (1, CLIENTS)
     with ValkeyServer() as valkey, _server(valkey) as port:
         load = Load(port)
-        known = [str(uuid4())] * BLOCK
+        known = [str(uuid4())] * block
         questions: dict[str, Callable[[], float]] = {
-            "a bare route that blocks the loop": lambda: load.rate("/blocking", _new()),
-            "a new job": lambda: load.rate(OURS, _new()),
-            "a new job, under an Idempotency-Key": lambda: load.rate(OURS, _new(), keyed=True),
+            "a bare route that blocks the loop": lambda: load.rate("/blocking", _new(block)),
+            "a new job": lambda: load.rate(OURS, _new(block)),
+            "a new job, under an Idempotency-Key": lambda: load.rate(OURS, _new(block), keyed=True),
             "a duplicate of a live job": lambda: load.rate(OURS, known),
         }
-        load.rate(BARE, _new())
+        load.rate(BARE, _new(block))
         for name, rate in questions.items():
             say(f"http: {name}")
             rate()
-            blocks = [(rate(), load.rate(BARE, _new())) for _ in range(pairs)]
+            blocks = [(rate(), load.rate(BARE, _new(block))) for _ in range(pairs)]
             ratios = [ours / bare for ours, bare in blocks]
             low, middle, high = quantiles(ratios, n=4, method="inclusive") if pairs > 1 else ratios * 3
             table.rows.append(
@@ -65,8 +65,8 @@ def ask(laboratory: Laboratory) -> Table:
     return table
 
 
-def _new() -> list[str]:
-    return [str(uuid4()) for _ in range(BLOCK)]
+def _new(number: int) -> list[str]:
+    return [str(uuid4()) for _ in range(number)]
 
 
 class Load:
