@@ -12,7 +12,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from oncelery.events import DuplicateAnswered, JobBuried, JobCancelled, JobCompleted, JobReleased, RunBegan
-from oncelery.job import Cause, DuplicateCount, Page, State, Tally
+from oncelery.job import Cause, DuplicateCount, Job, Page, State, Tally
 from oncelery.telemetry.counting import RUN, RUN_BOUNDS, RUN_MICROSECONDS, SEPARATOR
 
 if TYPE_CHECKING:
@@ -133,11 +133,11 @@ class Pulse:
         ended = {State.COMPLETED, State.BURIED, State.CANCELLED}
         found, known_from = _newest(
             lambda cursor: jobs.find(states=ended, since=now - SPAN, cursor=cursor, limit=200),
-            lambda job: (job.changed_at, job.state.value),
+            _ends_of,
         )
         answered, audited_from = _newest(
             lambda cursor: duplicates.find(cursor=cursor, limit=200),
-            lambda duplicate: (duplicate.at, DuplicateAnswered.decision),
+            lambda duplicate: [(duplicate.at, DuplicateAnswered.decision)],
         )
         self.since = max(now - SPAN, _next_minute(known_from), _next_minute(audited_from))
         self._minutes = {}
@@ -145,19 +145,28 @@ class Pulse:
             self._minutes.setdefault(_minute(at), Counter())[word] += 1
 
 
+def _ends_of(job: Job) -> list[tuple[datetime, str]]:
+    """Tell when the job ended, and when runs of it did that had not finished it; the newest first."""
+    released = [(run.ended_at, JobReleased.decision) for run in job.past if run.cause is not Cause.LAPSE]
+    return [(job.changed_at, job.state.value), *released]
+
+
 def _newest(
-    page_at: Callable[[str], Page[T]], read: Callable[[T], tuple[datetime, str]]
+    page_at: Callable[[str], Page[T]], read: Callable[[T], list[tuple[datetime, str]]]
 ) -> tuple[list[tuple[datetime, str]], datetime]:
     """Read so many of the newest; tell from when on they are all there."""
     found: list[tuple[datetime, str]] = []
-    cursor = ""
-    while len(found) < READ_AT_MOST:
+    cursor, count, oldest = "", 0, datetime.min.replace(tzinfo=UTC)
+    while count < READ_AT_MOST:
         page = page_at(cursor)
-        found += map(read, page.items)
+        for item in page.items:
+            (oldest, word), *more = read(item)
+            found += [(oldest, word), *more]
+        count += len(page.items)
         cursor = page.cursor
         if not cursor:
             return found, datetime.min.replace(tzinfo=UTC)
-    return found, min(at for at, _ in found)
+    return found, oldest
 
 
 def _minute(at: datetime) -> datetime:

@@ -173,6 +173,8 @@ def tasks(desk: Desk, caller: Caller, _asked: Asked) -> Shown:
             "tasks": [
                 (counted.get(name) or TaskFigures(name=name), known.get(name))
                 for name in sorted({*known, *counted} - {""})
+                # Those of our own are worth a line when they are used.
+                if name in counted or not name.startswith("oncelery.")
             ],
             "findings": desk.findings(),
         },
