@@ -194,6 +194,17 @@ def test_a_long_poll_in_vain_shows_the_job_as_it_is(client: TestClient, job: Job
     assert (answer.status_code, answer.json()["state"]) == (200, "queued")
 
 
+def test_who_does_not_wait_is_not_watched_for(
+    client: TestClient, job: Job, watcher: Watcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Watcher, "watching", None)
+
+    seen = client.get(f"/jobs/{job.id}")
+
+    assert client.get(f"/jobs/{job.id}", headers={"If-None-Match": seen.headers["etag"]}).status_code == 304
+    assert watcher.watched == 0
+
+
 def test_waiting_clients_cost_no_thread_each(app: FastAPI, watcher: Watcher, hand: Hand, job: Job) -> None:
     async def scene() -> tuple[int, list[str]]:
         async with calling(app) as client:

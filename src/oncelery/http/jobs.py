@@ -160,12 +160,13 @@ def _add_watching(router: APIRouter, service: Service) -> None:
         caller: Caller = reads,
     ) -> Response:
         job = await service.job(job_id, caller)
-        until = monotonic() + wait
         shown = show_job(once, job)
-        with service.watcher.watching(job) as watch:
-            while _is_nothing_new(job, shown, if_none_match) and await watch.changed(until - monotonic()):
-                job = service.seen_by(caller, watch.job, job_id)
-                shown = show_job(once, job)
+        if wait and _is_nothing_new(job, shown, if_none_match):
+            until = monotonic() + wait
+            with service.watcher.watching(job) as watch:
+                while _is_nothing_new(job, shown, if_none_match) and await watch.changed(until - monotonic()):
+                    job = service.seen_by(caller, watch.job, job_id)
+                    shown = show_job(once, job)
         if shown.headers["ETag"] == if_none_match:
             return Response(status_code=304, headers={"ETag": if_none_match})
         return shown
