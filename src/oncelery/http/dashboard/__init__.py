@@ -8,7 +8,6 @@ pages       what each page reads, from the same operations as the JSON API
 story       one job, in the order in which it happened
 acts        cancel, revive, discard: what is said before, and what came of it
 figures     numbers that are added up: outcomes by minute, durations by task, duplicates by hour
-redaction   arguments, without what looks like a secret
 """
 
 from __future__ import annotations

@@ -18,12 +18,11 @@ from oncelery.errors import StoreUnavailableError
 from oncelery.http.auth import Caller
 from oncelery.http.dashboard.desk import Desk, ElsewhereError, Shown
 from oncelery.http.dashboard.pages import Asked, scope_for, task_names
-from oncelery.http.dashboard.redaction import restored
 from oncelery.http.dashboard.session import Form
 from oncelery.http.problems import INVALID_ARGUMENTS, INVALID_REQUEST, JOB_FINISHED, ProblemError
 from oncelery.job import DISCARDED, Job, State
 from oncelery.operations.dead_letters import Fate
-from oncelery.operations.jobs import Call
+from oncelery.operations.redaction import HIDDEN
 
 #: The lines of who has done what; `oncelery` is their parent.
 LOGGER: Final = "oncelery.audit"
@@ -100,7 +99,8 @@ def ask(desk: Desk, caller: Caller, asked: Asked) -> Shown:
             "act": act,
             "job": job,
             "seen": seen(job),
-            "call": {"args": desk.hidden(list(call.args)), "kwargs": desk.hidden(call.kwargs)} if call else None,
+            "call": {"args": list(call.args), "kwargs": call.kwargs} if call else None,
+            "hidden": HIDDEN,
             "policy": desk.policy(job.task),
         },
         status=200 if allowed else 409,
@@ -152,7 +152,7 @@ def _cancel(desk: Desk, caller: Caller, job: Job, *, terminate: bool) -> Shown:
 
 
 def _revive(desk: Desk, caller: Caller, job: Job, form: Form) -> Shown:
-    corrected = _correction(desk, job, form) if "edit" in form else {}
+    corrected = _correction(form) if "edit" in form else {}
     try:
         answer = desk.once.dead_letters.revive(job.id, **corrected)
     except StoreUnavailableError:
@@ -188,14 +188,13 @@ def _discard(desk: Desk, caller: Caller, job: Job) -> Shown:
             assert_never(answer)
 
 
-def _correction(desk: Desk, job: Job, form: Form) -> dict[str, Any]:
-    """Read the arguments as they were edited, with what was hidden put back."""
+def _correction(form: Form) -> dict[str, Any]:
+    """Read the arguments as they were edited; what is hidden in them is put back by whoever revives."""
     try:
         edited = msgspec.json.decode(_one(form, "arguments"), type=_Arguments)
     except msgspec.MsgspecError as error:
         raise ProblemError(INVALID_ARGUMENTS, f'Write {{"args": […], "kwargs": {{…}}}} in JSON: {error}') from error
-    call = desk.call(job) or Call((), {})
-    return {"args": restored(edited.args, call.args), "kwargs": restored(edited.kwargs, call.kwargs)}
+    return {"args": edited.args, "kwargs": edited.kwargs}
 
 
 # Many

@@ -48,18 +48,17 @@ _FOR_EVER: Final = "public, max-age=31536000, immutable"
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-def create_dashboard(once: Oncelery, *, keys: KeySource | None = None, api: str = "", secret: str = "") -> Starlette:
+def create_dashboard(once: Oncelery, *, keys: KeySource | None = None, api: str = "") -> Starlette:
     """Make the dashboard, for `app.mount("/dashboard", …)` in any FastAPI or Starlette app.
 
     Args:
         once: The extension.
         keys: The API keys of those who may sign in, as for `create_router`; without any, this machine alone.
         api: Where the JSON API is on the same host, for the commands that pages give to copy.
-        secret: A regular expression: arguments of these names are hidden, beside those that look like secrets.
     """
     if not is_installed():
         raise ConfigurationError("the dashboard needs Jinja2: pip install 'oncelery[dashboard]'")
-    desk = Desk(once, access=Access(keys), api=api, secret=secret)
+    desk = Desk(once, access=Access(keys), api=api)
     site = Site(desk)
     routes = [
         Route("/", site.page(pages.overview), name="overview"),

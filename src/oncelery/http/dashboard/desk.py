@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from oncelery.errors import ConfigurationError
 from oncelery.http.auth import Access, Caller
 from oncelery.http.dashboard.figures import Lately, Pulse
-from oncelery.http.dashboard.redaction import SECRET, redacted
 from oncelery.http.problems import UNKNOWN_JOB, ProblemError
 from oncelery.http.views import plain
 from oncelery.job import Job, State
@@ -51,7 +48,7 @@ class ElsewhereError(Exception):
 class Desk:
     """The parts of one dashboard."""
 
-    def __init__(self, once: Oncelery, *, access: Access, api: str, secret: str = "") -> None:
+    def __init__(self, once: Oncelery, *, access: Access, api: str) -> None:
         self.once = once
         self.access = access
         #: Where the JSON API is mounted on the same host.
@@ -61,10 +58,6 @@ class Desk:
         self.workers: Lately[frozenset[str]] = Lately(self._ping, every=5)
         self.broker: Lately[str] = Lately(self._reach_broker, every=5)
         self.findings: Lately[tuple[Finding, ...]] = Lately(self._examine, every=60)
-        try:
-            self._secret = re.compile(f"{SECRET.pattern}|{secret}", re.IGNORECASE) if secret else SECRET
-        except re.error as error:
-            raise ConfigurationError(f"secret must be a regular expression, not {secret!r}: {error}") from None
 
     def job(self, job_id: str, caller: Caller) -> Job:
         """Find a job that the caller may see.
@@ -80,21 +73,19 @@ class Desk:
         return job
 
     def call(self, job: Job) -> Call | None:
-        """Read what the task was called with, in JSON's types."""
+        """Read what the task was called with, without its secrets, in JSON's types."""
         call = self.once.jobs.call(job)
         return call and Call(tuple(plain(call.args)), plain(call.kwargs))
 
-    def hidden(self, value: object) -> Any:  # noqa: ANN401 - any JSON
-        """Show a value of a task without what looks like a secret."""
-        return redacted(plain(value), self._secret)
-
-    def hidden_call(self, job: Job, call: Call) -> dict[str, Any]:
-        """Show what the task was called with: by name, where it is known what the names are."""
-        hidden: dict[str, Any] = self.hidden(call.kwargs)
+    def named(self, job: Job, call: Call) -> dict[str, Any]:
+        """Give a call by the names of what it was given, where they are known here."""
         names = self.parameters(job.task)
-        given = self.hidden(dict(zip(names, call.args, strict=False)))
-        rest = self.hidden(list(call.args[len(names) :]))
-        return {**given, **({"*args": rest} if rest else {}), **hidden}
+        rest = list(call.args[len(names) :])
+        return {**dict(zip(names, call.args, strict=False)), **({"*args": rest} if rest else {}), **call.kwargs}
+
+    def hidden(self, value: object) -> Any:  # noqa: ANN401 - any JSON
+        """Show a value of a task without what is secret by its name."""
+        return self.once.reading.shown("", (), {"value": plain(value)}).kwargs["value"]
 
     def parameters(self, task: str) -> list[str]:
         """Name what the task takes by place, where it is known here."""

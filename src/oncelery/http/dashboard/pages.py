@@ -17,10 +17,10 @@ from oncelery.codec import decode
 from oncelery.http.auth import Caller
 from oncelery.http.dashboard.desk import Desk, ElsewhereError, Shown
 from oncelery.http.dashboard.figures import OUTCOMES, TaskFigures, by_hour, by_task, ranked
-from oncelery.http.dashboard.redaction import HIDDEN
 from oncelery.http.dashboard.story import runs_of, story_of
 from oncelery.http.problems import FORBIDDEN, INVALID_REQUEST, ProblemError
 from oncelery.job import Answer, Duplicate, Job, State
+from oncelery.operations.redaction import HIDDEN
 
 #: What is asked for in the address; of a word that stands there twice, the last.
 Asked = Mapping[str, str]
@@ -122,7 +122,7 @@ def job(desk: Desk, caller: Caller, asked: Asked) -> Shown:
         values={
             "job": found,
             "policy": desk.policy(found.task),
-            "call": desk.hidden_call(found, call) if call else None,
+            "call": desk.named(found, call) if call else None,
             "result": None if result is None else desk.hidden(result),
             "steps": {name: desk.hidden(decode(value, object)) for name, value in found.steps.items()},
             "runs": runs_of(found, desk.lease(found.task)),
@@ -256,7 +256,7 @@ def _curl(desk: Desk, found: Job, origin: str) -> str:
     names = desk.parameters(found.task)
     if call is None or len(call.args) > len(names):
         return f"curl {key} {shlex.quote(f'{url}/{found.id}')}"
-    body: dict[str, Any] = desk.hidden_call(found, call)
+    body: dict[str, Any] = desk.named(found, call)
     if HIDDEN in json.dumps(body, ensure_ascii=False):
         key += "  # fill in what is hidden"
     written = shlex.quote(json.dumps(body, ensure_ascii=False, default=str))
