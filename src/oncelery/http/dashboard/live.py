@@ -14,11 +14,12 @@ LOOK_EVERY: Final = 1.0
 #: How often a stream says that it is alive, in seconds; proxies close silent ones.
 PING_EVERY: Final = 15.0
 
-#: How long one stream lasts, in seconds. Browsers ask again at once, and a service that ends need not wait for long.
-LASTS: Final = 300.0
+#: How long one stream lasts, in seconds. Browsers ask again at once, whoever is let in no more is not let in again, and
+#: a service that ends need not wait for long.
+LASTS: Final = 30.0
 
 #: Asks browsers to come back after so many milliseconds.
-_BEGIN: Final = b"retry: 1500\n\n"
+_BEGIN: Final = b"retry: 200\n\n"
 _PING: Final = b": still there\n\n"
 
 

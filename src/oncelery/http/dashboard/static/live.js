@@ -4,6 +4,7 @@ import { morph } from "./morph.js";
 const page = document.getElementById("page");
 const status = document.getElementById("live");
 let source = null;
+let worry = null;
 
 function say(state, text) {
   if (status.textContent === text) return;
@@ -15,6 +16,10 @@ function say(state, text) {
 function open(changed) {
   if (source) return;
   source = new EventSource(location.href);
+  source.onopen = () => {
+    clearTimeout(worry);
+    worry = null;
+  };
   source.onmessage = (event) => {
     say("live", "Live");
     const part = document.createElement("div");
@@ -23,7 +28,8 @@ function open(changed) {
     changed();
   };
   source.onerror = () => {
-    say("away", "Not live: the service does not answer");
+    // Each stream ends after a while, and the next one begins.
+    worry ??= setTimeout(() => say("away", "Not live: the service does not answer"), 2000);
     if (source.readyState !== EventSource.CLOSED) return;
     close();
     setTimeout(() => document.hidden || open(changed), 3000);
