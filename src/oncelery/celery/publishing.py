@@ -62,7 +62,7 @@ class Publication(Struct, frozen=True, kw_only=True):
     @property
     def in_canvas(self) -> bool:
         """Whether others follow this call, or have gone before it."""
-        return any(self.options.get(name) for name in _CANVAS)
+        return any(map(self.options.get, _CANVAS))
 
     @property
     def job_id(self) -> str:
@@ -171,18 +171,16 @@ def _send(once: Oncelery, publication: Publication, job: Job) -> AsyncResult[Any
     if job.behind:
         # It would only be sent away; the end of the job before it publishes it.
         return marked(task.AsyncResult(job.id), job)
-    if task.app.conf.task_always_eager:
-        return marked(task.send(publication), job)
     failpoint("before-publish")
     try:
         return marked(task.send(publication), job)
-    except OperationalError as error:
-        if once.settings.on_broker_down == "accept":
+    except Exception as error:
+        if task.app.conf.task_always_eager:
+            # It is the task's own, and its job is settled.
+            raise
+        if isinstance(error, OperationalError) and once.settings.on_broker_down == "accept":
             _logger.warning("job %s is accepted, but the broker did not take it; the sweeper will: %s", job.id, error)
             return marked(task.AsyncResult(publication.task_id), job, published=False)
-        once.ledger.cancel(job.id, reason=NOT_PUBLISHED)
-        raise
-    except Exception:
         # The caller sees the error, so nobody may find the job later and run it.
         once.ledger.cancel(job.id, reason=NOT_PUBLISHED)
         raise
