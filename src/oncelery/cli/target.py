@@ -62,10 +62,17 @@ class Target:
         return Jobs(ledger, read=JsonReading(), terminate=_refuse) if self.store else self.once().jobs
 
 
+def app_option(command: Callable[P, R]) -> Callable[P, R]:
+    """Let a command be told its app behind its name, too: `oncelery up -A shop`."""
+    return click.option("-A", "--app", callback=_remember, expose_value=False, metavar="APP", help="Your Celery app.")(
+        command
+    )
+
+
 def target_options(command: Callable[P, R]) -> Callable[P, R]:
     """Let a command be told its app or its store, and give it the Target as first argument."""
     options = (
-        click.option("-A", "--app", callback=_remember, expose_value=False, metavar="APP", help="Your Celery app."),
+        app_option,
         click.option(
             "--store",
             envvar="ONCELERY_STORE",

@@ -2,6 +2,10 @@
 
 with EmbeddedServer("var/oncelery") as server:
     app = Celery("shop", broker=server.url)
+
+stack        all of `oncelery up`: server, service and worker
+playground   its demonstration, an app like yours; buttons has its page
+demo         the self-test of `oncelery prove`
 """
 
 from oncelery.embedded.process import FolderInUseError, PortTakenError, ServerNotFoundError, ServerStartError

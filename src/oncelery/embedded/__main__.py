@@ -1,4 +1,4 @@
-"""`python -m oncelery.embedded`: a private server on this machine, and the demonstration on top of it."""
+"""`python -m oncelery.embedded`: a private server on this machine, and the self-test of `oncelery prove` on it."""
 
 from __future__ import annotations
 

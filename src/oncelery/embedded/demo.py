@@ -1,4 +1,4 @@
-"""The demonstration behind `make up`: a double click, a killed worker and a sleeping one, and one charge each."""
+"""The self-test behind `oncelery prove`: a double click, a killed worker and a sleeping one, and one charge each."""
 
 from __future__ import annotations
 
