@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import socket
 import threading
@@ -30,9 +29,9 @@ CHROMIUM = ("chromium-headless-shell", "chromium", "chromium-browser", "google-c
 PATIENCE = 30_000
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Give the system's Chromium."""
+    """Give the system's Chromium; only for a module, because while it is there no other loop can run in this thread."""
     path = next(filter(None, map(shutil.which, CHROMIUM)), None)
     if path is None:
         missing = f"no Chromium is installed ({', '.join(CHROMIUM)})"
@@ -43,8 +42,6 @@ def browser() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield browser
         browser.close()
-    # Playwright leaves its loop as the thread's own, which pytest would take for one that nobody closed.
-    asyncio.set_event_loop(None)
 
 
 @dataclass(frozen=True, slots=True)
