@@ -21,6 +21,7 @@ from oncelery.testing.servers import ValkeyServer
 #: Longer than a rotation takes on a busy machine; reached only by a test that fails.
 SOON = 30.0
 
+STEADY, STEADY_KEY = new_key("steady", scope="acme")
 OLD, OLD_KEY = new_key("old", scope="acme")
 NEW, NEW_KEY = new_key("new", scope="acme")
 
@@ -34,7 +35,7 @@ def write(path: Path, *keys: ApiKey) -> None:
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("keys") / "keys.json"
-    write(path, OLD_KEY)
+    write(path, STEADY_KEY, OLD_KEY)
     return path
 
 
@@ -51,7 +52,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory, valkey: ValkeyServer, keys
         yield [server.url for server in served]
 
 
-def post(url: str, order: int, key: str = OLD) -> int:
+def post(url: str, order: int, key: str = STEADY) -> int:
     return httpx2.post(f"{url}/jobs/charge", json={"order": order}, headers={"X-API-Key": key}, timeout=30).status_code
 
 
@@ -67,5 +68,5 @@ def test_a_key_is_rotated_on_all_servers_while_they_run(servers: list[str], keys
         return [httpx2.get(f"{url}/jobs", headers={"X-API-Key": key}, timeout=30).status_code == 200 for url in servers]
 
     assert (let_in(OLD), let_in(NEW)) == ([True, True], [False, False])
-    write(keys, NEW_KEY)
+    write(keys, STEADY_KEY, NEW_KEY)
     assert eventually(lambda: let_in(NEW) == [True, True] and let_in(OLD) == [False, False], SOON)
