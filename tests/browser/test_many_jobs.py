@@ -59,9 +59,13 @@ def seconds_for(client: TestClient, path: str) -> float:
 def test_every_page_takes_the_service_less_than_a_fifth_of_a_second(crowded: Oncelery) -> None:
     with client_of(create_app(crowded)) as client:
         pages = ("/", "/jobs", "/jobs?state=completed", "/jobs?task=many.3", "/jobs/job-0", "/dead-letters", "/tasks")
+        started = perf_counter()
+        client.get("/dashboard/")
+        first = perf_counter() - started
         seconds = {path: seconds_for(client, path) for path in pages}
 
-    print({path: f"{taken * 1000:.0f} ms" for path, taken in seconds.items()})  # noqa: T201 - the measurement
+    told = {path: f"{taken * 1000:.0f} ms" for path, taken in seconds.items()}
+    print(f"the overview at first {first * 1000:.0f} ms, then {told}")  # noqa: T201 - the measurement
     assert max(seconds.values()) < 0.2, seconds
 
 

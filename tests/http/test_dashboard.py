@@ -3,8 +3,9 @@ from __future__ import annotations
 import html
 import logging
 import re
-from collections.abc import Iterator
-from datetime import timedelta
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from typing import Any
 
@@ -17,7 +18,8 @@ from httpx2 import Response
 
 from oncelery import StoreUnavailableError
 from oncelery.http import create_app, new_key
-from oncelery.http.dashboard import create_dashboard
+from oncelery.http.dashboard import create_dashboard, figures
+from oncelery.http.dashboard.figures import Minute, Pulse
 from oncelery.http.dashboard.live import message
 from oncelery.http.dashboard.rendering import STATIC, took
 from oncelery.http.keys import ApiKey
@@ -239,10 +241,8 @@ def test_a_result_an_error_and_finished_steps_are_shown(board: Dashboard, hand: 
     assert "RefusedError" in failed
 
 
-def test_the_overview_tells_what_happened_by_the_minute(board: Dashboard, hand: Hand) -> None:
-    name = hand.name()
-    hand.tasks.joining.delay(name)
-    hand.tasks.joining.delay(name)
+def test_the_overview_tells_how_the_ledger_stands(board: Dashboard, hand: Hand) -> None:
+    hand.tasks.joining.delay(hand.name())
     hand.deliver_all()
     bury(hand)
 
@@ -251,6 +251,69 @@ def test_the_overview_tells_what_happened_by_the_minute(board: Dashboard, hand: 
     assert "1 completed" in told
     assert "1 dead letters" in told
     assert "Store answers in" in told
+
+
+def happened(pulse: Pulse) -> dict[str, int]:
+    """Add up what the pulse tells of the last hour."""
+    total: Counter[str] = Counter()
+    for minute in pulse.minutes(timedelta(hours=1)):
+        total.update(minute.counts)
+    return dict(total)
+
+
+def test_what_happened_by_the_minute_is_what_the_ledger_has_whenever_one_looks(
+    hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(figures, "FRESH", 0)
+    hand.clock.now = datetime.now(UTC) - timedelta(minutes=30)
+    name = hand.name()
+    hand.tasks.joining.delay(name)
+    hand.tasks.joining.delay(name)
+    hand.deliver_all()
+    pulse = Pulse(hand.once)
+
+    assert happened(pulse) == {"completed": 1, "duplicate": 1}
+    hand.clock.now = datetime.now(UTC)
+    bury(hand)
+    hand.tasks.joining.delay(name)
+    assert happened(pulse) == {"completed": 1, "duplicate": 2, "buried": 1}
+    assert happened(pulse) == {"completed": 1, "duplicate": 2, "buried": 1}
+    told = [minute for minute in pulse.minutes(timedelta(hours=1)) if minute.counts]
+    assert timedelta(minutes=29) <= told[1].at - told[0].at <= timedelta(minutes=31)
+
+
+def test_a_change_that_is_seen_late_is_counted_once(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figures, "FRESH", 0)
+    now = hand.clock.now = datetime.now(UTC) - timedelta(minutes=1)
+    hand.tasks.joining.delay(hand.name())
+    hand.deliver_all()
+    pulse = Pulse(hand.once)
+    assert happened(pulse) == {"completed": 1}
+
+    # As by a transaction that was begun before, and is committed after the last look.
+    hand.clock.now = now - timedelta(seconds=1)
+    hand.tasks.joining.delay(hand.name())
+    hand.deliver_all()
+
+    assert happened(pulse) == {"completed": 2}
+
+
+def test_of_more_than_is_read_at_once_no_minute_is_told_in_part(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figures, "READ_AT_MOST", 3)
+    now = datetime.now(UTC).replace(second=30)
+    for ago in (4, 3, 3, 2, 1):
+        hand.clock.now = now - timedelta(minutes=ago)
+        hand.tasks.joining.delay(hand.name())
+        hand.deliver_all()
+
+    minutes = Pulse(hand.once).minutes(timedelta(hours=1))
+
+    assert happened_in(minutes) == [1, 1]
+    assert minutes[0].at >= now.replace(second=0, microsecond=0) - timedelta(minutes=2)
+
+
+def happened_in(minutes: Sequence[Minute]) -> list[int]:
+    return [minute.counts["completed"] for minute in minutes if minute.counts]
 
 
 def test_tasks_are_told_with_their_policies_and_durations(board: Dashboard, hand: Hand) -> None:

@@ -16,7 +16,7 @@ from oncelery.errors import ConfigurationError, OnceleryError, StoreUnavailableE
 from oncelery.http.auth import Access, Caller, Role
 from oncelery.http.dashboard import acts, live, pages
 from oncelery.http.dashboard.desk import Desk, ElsewhereError, Shown
-from oncelery.http.dashboard.rendering import HEADERS, STATIC, TYPES, render, urls_of, version_of_static
+from oncelery.http.dashboard.rendering import HEADERS, STATIC, TYPES, render, templates, urls_of, version_of_static
 from oncelery.http.dashboard.session import (
     CSRF_COOKIE,
     KEY_COOKIE,
@@ -58,6 +58,7 @@ def create_dashboard(once: Oncelery, *, keys: KeySource | None = None, api: str 
     """
     if not is_installed():
         raise ConfigurationError("the dashboard needs Jinja2: pip install 'oncelery[dashboard]'")
+    templates()
     desk = Desk(once, access=Access(keys), api=api)
     site = Site(desk)
     routes = [

@@ -7,12 +7,13 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from itertools import islice
+from itertools import islice, takewhile
 from time import monotonic
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
-from oncelery.events import DuplicateAnswered, JobBuried, JobCancelled, JobCompleted, JobReleased, RunBegan
-from oncelery.job import Cause, DuplicateCount, Job, Page, State, Tally
+from oncelery.events import DuplicateAnswered, JobReleased, RunBegan
+from oncelery.job import Cause, Duplicate, DuplicateCount, Page, State, Tally
+from oncelery.operations.queries import each
 from oncelery.telemetry.counting import RUN, RUN_BOUNDS, RUN_MICROSECONDS, SEPARATOR
 
 if TYPE_CHECKING:
@@ -20,26 +21,20 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: What is counted by the minute, in the order in which it is drawn.
-OUTCOMES: Final = (
-    JobCompleted.decision,
-    JobReleased.decision,
-    JobBuried.decision,
-    JobCancelled.decision,
-    DuplicateAnswered.decision,
-)
+#: What is counted by the minute, in the order in which it is drawn: how jobs ended, and duplicates.
+OUTCOMES: Final = (State.COMPLETED.value, State.BURIED.value, State.CANCELLED.value, DuplicateAnswered.decision)
 
 #: How far back minutes are kept.
 SPAN: Final = timedelta(hours=6)
 
-#: How much of the ledger is read to know the minutes before anybody looked.
+#: How much is read at once of what has happened since somebody looked.
 READ_AT_MOST: Final = 1000
 
-#: How old a sum of the ledger may be, in seconds; all who look within it share one.
-FRESH: Final = 0.8
+#: How late a change may be seen: a transaction's is as old as its statement, and there once it is committed.
+OVERLAP: Final = timedelta(seconds=3)
 
-#: How long nobody may have looked for the counters to tell in which minute something happened, in seconds.
-GAP: Final = 30.0
+#: How old figures may be, in seconds; all who look within it share them.
+FRESH: Final = 0.8
 
 
 class Lately(Generic[T]):
@@ -64,6 +59,30 @@ class Lately(Generic[T]):
         self._known = self._find_out()
 
 
+class Tail(Generic[T]):
+    """Gives what has come to a list, of which the newest comes first, since this was last asked."""
+
+    def __init__(self, page_at: Callable[[str], Page[T]], at: Callable[[T], datetime]) -> None:
+        self._page_at = page_at
+        self._at = at
+        self._newest: datetime | None = None
+        #: What was given lately, which comes again because of the overlap.
+        self._known: set[T] = set()
+        #: From when on nothing was left out.
+        self.complete_from = datetime.now(UTC) - SPAN
+
+    def new(self) -> list[T]:
+        """Give what is new; of very much only the newest."""
+        stop = self._newest - OVERLAP if self._newest else self.complete_from
+        read = list(islice(takewhile(lambda item: self._at(item) >= stop, each(self._page_at)), READ_AT_MOST))
+        if len(read) == READ_AT_MOST:
+            self.complete_from = _minute(self._at(read[-1])) + timedelta(minutes=1)
+        new = [item for item in read if item not in self._known]
+        self._newest = max(map(self._at, read), default=self._newest)
+        self._known = {item for item in read if self._newest and self._at(item) >= self._newest - OVERLAP}
+        return new
+
+
 @dataclass(frozen=True, slots=True)
 class Minute:
     """What happened in one minute."""
@@ -73,108 +92,69 @@ class Minute:
 
 
 class Pulse:
-    """What the ledger decides, by the minute.
-
-    While anybody looks, from its counters. Of the time before, from the newest jobs and duplicates that it keeps.
-    """
+    """How jobs end, by the minute, and how the ledger stands: read from it when somebody looks, and then kept."""
 
     def __init__(self, once: Oncelery) -> None:
         self._once = once
         self._lock = threading.Lock()
+        self._ended = Tail(self._ended_at, lambda ended: ended.at)
+        self._answered: Tail[Duplicate] = Tail(
+            lambda cursor: once.duplicates.find(cursor=cursor, limit=200), lambda duplicate: duplicate.at
+        )
         self._minutes: dict[datetime, Counter[str]] = {}
+        self._minutes_read = self._tally_read = float("-inf")
         self._tally: Tally | None = None
-        self._totals: Counter[str] = Counter()
-        self._read_at = float("-inf")
-        #: From when on the minutes tell everything.
-        self.since = datetime.now(UTC)
         #: How long the ledger took for its last sum.
         self.round_trip = timedelta(0)
 
     def tally(self) -> Tally:
         """Give the sum of the ledger, not older than a moment."""
         with self._lock:
-            if self._tally is None or monotonic() - self._read_at > FRESH:
-                started = monotonic()
-                tally = self._once.ledger.tally()
-                self.round_trip = timedelta(seconds=monotonic() - started)
-                self._add(tally, after=started - self._read_at)
-                self._tally, self._read_at = tally, monotonic()
+            started = monotonic()
+            if self._tally is None or started - self._tally_read > FRESH:
+                self._tally = self._once.ledger.tally()
+                self._tally_read = monotonic()
+                self.round_trip = timedelta(seconds=self._tally_read - started)
             return self._tally
 
     def minutes(self, span: timedelta) -> list[Minute]:
-        """Give each minute since so long ago, also those in which nothing happened; none from before `since`."""
-        self.tally()
-        now = _minute(datetime.now(UTC))
-        first = max(now - span, self.since)
-        count = int((now - first) / timedelta(minutes=1)) + 1
+        """Give each minute since so long ago, also those in which nothing happened; none that is not whole."""
         with self._lock:
-            return [
-                Minute(at, dict(self._minutes.get(at, {})))
-                for at in (now - timedelta(minutes=back) for back in range(count - 1, -1, -1))
-            ]
+            if monotonic() - self._minutes_read > FRESH:
+                self._read()
+                self._minutes_read = monotonic()
+            now = _minute(datetime.now(UTC))
+            first = max(now - span, self._ended.complete_from, self._answered.complete_from)
+            count = max(int((now - first) / timedelta(minutes=1)) + 1, 1)
+            moments = [now - timedelta(minutes=back) for back in range(count - 1, -1, -1)]
+            return [Minute(at, dict(self._minutes.get(at, {}))) for at in moments]
 
-    def _add(self, tally: Tally, *, after: float) -> None:
-        totals = Counter[str]()
-        for (_task, counted), count in tally.decisions.items():
-            if counted in OUTCOMES:
-                totals[counted] += count
-        if after > GAP:
-            self._read_past()
-        else:
-            self._minutes.setdefault(_minute(datetime.now(UTC)), Counter()).update(totals - self._totals)
-        self._totals = totals
+    def _read(self) -> None:
+        happened = [(ended.at, ended.state.value) for ended in self._ended.new()]
+        happened += [(duplicate.at, DuplicateAnswered.decision) for duplicate in self._answered.new()]
+        for at, word in happened:
+            self._minutes.setdefault(_minute(at), Counter())[word] += 1
         for old in [at for at in self._minutes if at < datetime.now(UTC) - SPAN]:
             del self._minutes[old]
 
-    def _read_past(self) -> None:
-        """Read anew what happened in the minutes before."""
-        now = datetime.now(UTC)
-        jobs, duplicates = self._once.jobs, self._once.duplicates
-        ended = {State.COMPLETED, State.BURIED, State.CANCELLED}
-        found, known_from = _newest(
-            lambda cursor: jobs.find(states=ended, since=now - SPAN, cursor=cursor, limit=200),
-            _ends_of,
-        )
-        answered, audited_from = _newest(
-            lambda cursor: duplicates.find(cursor=cursor, limit=200),
-            lambda duplicate: [(duplicate.at, DuplicateAnswered.decision)],
-        )
-        self.since = max(now - SPAN, _next_minute(known_from), _next_minute(audited_from))
-        self._minutes = {}
-        for at, word in [*found, *answered]:
-            self._minutes.setdefault(_minute(at), Counter())[word] += 1
+    def _ended_at(self, cursor: str) -> Page[Ended]:
+        page = self._once.jobs.find(states=ENDS, cursor=cursor, limit=200)
+        return Page(items=tuple(Ended(job.changed_at, job.id, job.state) for job in page.items), cursor=page.cursor)
 
 
-def _ends_of(job: Job) -> list[tuple[datetime, str]]:
-    """Tell when the job ended, and when runs of it did that had not finished it; the newest first."""
-    released = [(run.ended_at, JobReleased.decision) for run in job.past if run.cause is not Cause.LAPSE]
-    return [(job.changed_at, job.state.value), *released]
+class Ended(NamedTuple):
+    """A job that ended."""
+
+    at: datetime
+    job_id: str
+    state: State
 
 
-def _newest(
-    page_at: Callable[[str], Page[T]], read: Callable[[T], list[tuple[datetime, str]]]
-) -> tuple[list[tuple[datetime, str]], datetime]:
-    """Read so many of the newest; tell from when on they are all there."""
-    found: list[tuple[datetime, str]] = []
-    cursor, count, oldest = "", 0, datetime.min.replace(tzinfo=UTC)
-    while count < READ_AT_MOST:
-        page = page_at(cursor)
-        for item in page.items:
-            (oldest, word), *more = read(item)
-            found += [(oldest, word), *more]
-        count += len(page.items)
-        cursor = page.cursor
-        if not cursor:
-            return found, datetime.min.replace(tzinfo=UTC)
-    return found, oldest
+ENDS: Final = (State.COMPLETED, State.BURIED, State.CANCELLED)
 
 
 def _minute(at: datetime) -> datetime:
     return at.astimezone(UTC).replace(second=0, microsecond=0)
-
-
-def _next_minute(at: datetime) -> datetime:
-    return _minute(at) + timedelta(minutes=1) if at.year > 1 else at
 
 
 @dataclass(kw_only=True)
@@ -231,8 +211,8 @@ def by_task(decisions: Mapping[tuple[str, str], int]) -> dict[str, TaskFigures]:
 def by_hour(counts: Iterable[DuplicateCount], since: datetime) -> list[tuple[datetime, Counter[str]]]:
     """Sort counts of duplicates by hour and answer; an hour without any is there, too."""
     hours: defaultdict[datetime, Counter[str]] = defaultdict(Counter)
-    for each in counts:
-        hours[each.hour][each.answer] += each.count
+    for count in counts:
+        hours[count.hour][count.answer] += count.count
     first = since.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
     now = datetime.now(UTC)
     span = int((now - first) / timedelta(hours=1)) + 1
@@ -242,8 +222,8 @@ def by_hour(counts: Iterable[DuplicateCount], since: datetime) -> list[tuple[dat
 def ranked(counts: Iterable[DuplicateCount]) -> Sequence[tuple[tuple[str, str], Counter[str]]]:
     """Sort counts of duplicates by task and scope, the most first."""
     found: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-    for each in counts:
-        found[each.task, each.scope][each.answer] += each.count
+    for count in counts:
+        found[count.task, count.scope][count.answer] += count.count
     return list(islice(sorted(found.items(), key=lambda item: (-item[1].total(), item[0])), 100))
 
 

@@ -68,7 +68,6 @@ def overview(desk: Desk, caller: Caller, asked: Asked) -> Shown:
             "minutes": minutes,
             "totals": totals,
             "outcomes": OUTCOMES,
-            "complete": desk.pulse.since,
             "round_trip": desk.pulse.round_trip,
             "broker": desk.broker(),
             "workers": _workers(desk, running),

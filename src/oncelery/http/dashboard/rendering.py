@@ -95,7 +95,8 @@ def pretty(value: object) -> str:
 
 
 @cache
-def _templates() -> Environment:
+def templates() -> Environment:
+    """Give the templates, all of them compiled: nobody waits for that who opens the first page."""
     # Only who has a dashboard needs it.
     from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415
 
@@ -107,6 +108,8 @@ def _templates() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {"took": took, "iso": iso, "clock": clock, "number": number, "pretty": pretty}
+    for name in environment.list_templates():
+        environment.get_template(name)
     return environment
 
 
@@ -138,4 +141,4 @@ def urls_of(request: Request) -> Urls:
 
 def render(template: str, values: Mapping[str, Any], *, live: bool = False) -> str:
     """Render a whole page, or only the part of it that changes while it is open."""
-    return _templates().get_template(template).render(values, layout="live.html" if live else "layout.html")
+    return templates().get_template(template).render(values, layout="live.html" if live else "layout.html")
