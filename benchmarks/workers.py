@@ -34,17 +34,19 @@ def ask(laboratory: Laboratory) -> Table:
         note="Ratios of neighbouring blocks, medians. rate: tasks per second, more is better; CPU: of the whole worker"
         " for each task, less is better; publish: calls per second, more is better. The ledger is on Valkey.",
     )
-    pairs = 12 if laboratory.effort.pairs > 10 else 1
+    quick = laboratory.effort.pairs < 10
+    pairs, block = (1, 10) if quick else (12, BLOCK)
     for broker, pool in (("Valkey", "prefork"), ("Valkey", "threads"), ("RabbitMQ", "prefork")):
         try:
-            table.rows.append({"broker": broker, "pool": pool, **_compare(broker, pool, pairs)})
+            table.rows.append({"broker": broker, "pool": pool, **_compare(broker, pool, pairs, block)})
         except ServerNotFoundError as missing:
             say(f"left out: {missing}")
     return table
 
 
-def _compare(broker: str, pool: str, pairs: int) -> dict[str, float]:
+def _compare(broker: str, pool: str, pairs: int, block: int) -> dict[str, float]:
     with ValkeyServer() as valkey, _worker(broker, pool, valkey) as bench:
+        bench.size = block
         for task in ("plain", "guarded"):
             bench.block(task)
         blocks = [(bench.block("plain"), bench.block("guarded")) for _ in range(pairs)]
@@ -68,26 +70,28 @@ class Bench:
         self._bell = bell
         self._app = app
         self._numbers = count()
+        #: Tasks in a block.
+        self.size = BLOCK
 
     def block(self, task: str) -> dict[str, float]:
         """Publish a block while the worker sleeps, then time the worker; seconds for one task."""
         call = getattr(self._app, task).delay
         self._signal(signal.SIGSTOP)
         started = perf_counter()
-        for _ in range(BLOCK):
+        for _ in range(self.size):
             call(next(self._numbers), "an argument of some length, as arguments are")
         published = perf_counter()
         before = self._cpu()
         self._signal(signal.SIGCONT)
         awake = perf_counter()
         rung = 0
-        while rung < BLOCK:
-            rung += len(os.read(self._bell, BLOCK))
+        while rung < self.size:
+            rung += len(os.read(self._bell, self.size))
         done = perf_counter()
         return {
-            "publish": (published - started) / BLOCK,
-            "seconds": (done - awake) / BLOCK,
-            "cpu": (self._cpu() - before) / BLOCK,
+            "publish": (published - started) / self.size,
+            "seconds": (done - awake) / self.size,
+            "cpu": (self._cpu() - before) / self.size,
         }
 
     def _cpu(self) -> float:
