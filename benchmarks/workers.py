@@ -35,7 +35,7 @@ def ask(laboratory: Laboratory) -> Table:
         " for each task, less is better; publish: calls per second, more is better. The ledger is on Valkey.",
     )
     quick = laboratory.effort.pairs < 10
-    pairs, block = (1, 10) if quick else (12, BLOCK)
+    pairs, block = (1, 80) if quick else (12, BLOCK)
     for broker, pool in (("Valkey", "prefork"), ("Valkey", "threads"), ("RabbitMQ", "prefork")):
         try:
             table.rows.append({"broker": broker, "pool": pool, **_compare(broker, pool, pairs, block)})
