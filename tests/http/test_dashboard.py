@@ -328,13 +328,19 @@ def test_tasks_are_told_with_their_policies_and_durations(board: Dashboard, hand
     assert "On a duplicate join" in row
 
 
-def test_duplicates_are_counted_by_task_and_shown_one_by_one(board: Dashboard, hand: Hand) -> None:
+def test_duplicates_are_counted_by_task_and_shown_one_by_one_with_what_they_would_have_cost(
+    board: Dashboard, hand: Hand
+) -> None:
     name = hand.name()
+    hand.clock.now = datetime.now(UTC)
+    hand.once.ledger.count({("joining", "run/5"): 2, ("joining", "run microseconds"): 5_000_000})
     for _ in range(4):
         hand.tasks.joining.delay(name)
 
     told = text_of(board.get("/duplicates?span=7d"))
 
+    assert "3 calls were answered" in told
+    assert "7.5 s of work not done twice" in told
     assert told.count("joined") >= 3
 
 
@@ -523,6 +529,12 @@ def test_arguments_that_the_task_cannot_be_called_with_are_refused(
 
     assert answer.status_code == 400
     assert hand.job(job_id).state == "buried"
+
+
+def test_how_many_wait_is_told_on_every_page(board: Dashboard, hand: Hand) -> None:
+    bury(hand)
+
+    assert "Dead letters 1 waiting" in text_of(board.get("/jobs"))
 
 
 def test_a_dead_letter_is_discarded(board: Dashboard, hand: Hand) -> None:

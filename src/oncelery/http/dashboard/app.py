@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,6 +33,7 @@ from oncelery.http.keys import KeySource
 from oncelery.http.problems import ProblemError, problem_of
 from oncelery.http.streaming import EventStream
 from oncelery.http.submitting import in_thread
+from oncelery.job import State
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -171,7 +173,7 @@ class Site:
 
     async def _show(self, request: Request, caller: Caller, show: Callable[[], Shown]) -> Response:
         try:
-            shown = await in_thread(show)
+            shown = await in_thread(self._read, caller, show)
         except ElsewhereError as found:
             address = urls_of(request).job(found.job_id)
             joined = "&" if "?" in address else "?"
@@ -186,7 +188,7 @@ class Site:
         """Render what an open page shows now; a store that is away is shown as well, until it is back."""
         asked = _asked(request)
         try:
-            shown = await in_thread(show, self._desk, caller, asked)
+            shown = await in_thread(self._read, caller, lambda: show(self._desk, caller, asked))
         except ElsewhereError:
             return ""
         except HTTPException as error:
@@ -194,6 +196,12 @@ class Site:
         except StoreUnavailableError as error:
             shown = _down(error)
         return render(shown.template, self._values(request, shown, caller), live=True)
+
+    def _read(self, caller: Caller, show: Callable[[], Shown]) -> Shown:
+        """Read what a page shows, and what its frame tells."""
+        shown = show()
+        waiting = self._desk.counts(caller).get(State.BURIED, 0)
+        return replace(shown, values={"waiting": waiting, **shown.values})
 
     def _answer(self, request: Request, shown: Shown, caller: Caller | None) -> Response:
         values = self._values(request, shown, caller)

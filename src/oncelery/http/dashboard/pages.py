@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -19,7 +19,7 @@ from oncelery.http.dashboard.desk import Desk, ElsewhereError, Shown
 from oncelery.http.dashboard.figures import OUTCOMES, TaskFigures, by_hour, by_task, ranked
 from oncelery.http.dashboard.story import runs_of, story_of
 from oncelery.http.problems import FORBIDDEN, INVALID_REQUEST, ProblemError
-from oncelery.job import Answer, Duplicate, Job, State
+from oncelery.job import Answer, Duplicate, DuplicateCount, Job, State
 from oncelery.operations.redaction import HIDDEN
 
 #: What is asked for in the address; of a word that stands there twice, the last.
@@ -154,6 +154,7 @@ def duplicates(desk: Desk, caller: Caller, asked: Asked) -> Shown:
             "first": not asked.get("cursor"),
             "hours": by_hour(counts, since),
             "total": sum(each.count for each in counts),
+            "saved": timedelta(0) if caller.scope else _saved(desk, counts),
             "answers": [answer for answer in Answer if any(each.answer == answer for each in counts)],
             "ranked": ranked(counts),
             "page": page,
@@ -240,6 +241,13 @@ def task_names(desk: Desk, caller: Caller) -> list[str]:
     """Name the tasks to choose from."""
     counted = set() if caller.scope else {task for task, _ in desk.pulse.tally().decisions}
     return sorted({*desk.guarded(), *counted} - {""})
+
+
+def _saved(desk: Desk, counts: Iterable[DuplicateCount]) -> timedelta:
+    """Tell how long these duplicates would have run, if a run of their task takes as long as it does on average."""
+    tasks = by_task(desk.pulse.tally().decisions)
+    means = {name: figures.mean or timedelta(0) for name, figures in tasks.items()}
+    return sum((each.count * means.get(each.task, timedelta(0)) for each in counts), timedelta(0))
 
 
 def _duplicates_of(desk: Desk, found: Job) -> Iterator[Duplicate]:
