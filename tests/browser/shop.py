@@ -47,7 +47,7 @@ class Shop:
         tasks: dict[str, dict[str, Any]] = {
             "shop.charge": {"key": "order_id", "scope": "tenant", "bury_on": OSError, "retry_on": TimeoutError},
             "shop.send_receipt": {"key": "order_id"},
-            "shop.sync_inventory": {"lease": 60},
+            "shop.sync_inventory": {},
             "reports.build": {"on_duplicate": "trail"},
         }
         for name, options in tasks.items():

@@ -179,7 +179,7 @@ def test_who_is_not_signed_in_signs_in_and_out(window: Open, world: World) -> No
         expect(page.get_by_role("alert")).to_contain_text("not let in")
         page.get_by_label("API key").fill(text)
         page.keyboard.press("Enter")
-        expect(page.get_by_role("heading", name="Jobs")).to_be_visible()
+        expect(page.get_by_role("heading", name="Overview")).to_be_visible()
         expect(page.get_by_text("ada · read only")).to_be_visible()
         expect(page.locator("#live")).to_have_text("Live")
         assert page.evaluate("document.cookie") == ""

@@ -768,7 +768,10 @@ def test_who_acted_is_in_the_audit(doors: Doors, hand: Hand, caplog: pytest.LogC
 
     doors.enter("admin").confirm("cancel", job_id)
 
+    doors.enter().post("/sign-in", key="once_wrong")
+    assert "admin: signed in from 10.0.0.7" in caplog.text
     assert f"admin: cancel job {job_id} of joining: cancelled" in caplog.text
+    assert "a sign-in from 10.0.0.7 was refused" in caplog.text
     assert hand.job(job_id).reason == "by admin"
 
 

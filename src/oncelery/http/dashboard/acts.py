@@ -85,6 +85,14 @@ class _Arguments(msgspec.Struct, forbid_unknown_fields=True):
     kwargs: dict[str, Any]
 
 
+def tell_sign_in(caller: Caller | None, host: str) -> None:
+    """Write down who has signed in, or that somebody could not."""
+    if caller:
+        _audit.info("%s: signed in from %s", caller.name, host, extra={"caller": caller.name, "act": "sign in"})
+    else:
+        _audit.warning("a sign-in from %s was refused", host, extra={"act": "sign in"})
+
+
 # One job: what is said before
 
 
@@ -158,6 +166,7 @@ def _revive(desk: Desk, caller: Caller, job: Job, form: Form) -> Shown:
     except StoreUnavailableError:
         raise
     except Exception as error:
+        _tell(caller, "revive", job, f"refused, {type(error).__name__}")
         raise ProblemError(INVALID_ARGUMENTS, f"It cannot be revived like this: {error}") from error
     how = "revive with other arguments" if corrected else "revive"
     _tell(caller, how, job, type(answer).__name__.lower())

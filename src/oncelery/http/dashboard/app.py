@@ -145,12 +145,15 @@ class Site:
         if request.method != "POST":
             return self._answer(request, Shown(template="sign_in.html", values={"wrong": ""}), None)
         key = (await read_form(request)).get("key", [""])[0].strip()
+        host = request.client.host if request.client else "a socket"
         try:
-            await enter(self._desk.access, with_key(_without_cookie(request), key), Role.READ)
+            caller = await enter(self._desk.access, with_key(_without_cookie(request), key), Role.READ)
         except ProblemError as error:
+            acts.tell_sign_in(None, host)
             shown = Shown(template="sign_in.html", values={"wrong": error.detail}, status=error.status_code)
             return self._answer(request, shown, None)
-        response = RedirectResponse(urls("/jobs"), 303)
+        acts.tell_sign_in(caller, host)
+        response = RedirectResponse(urls("/jobs" if caller.scope else "/"), 303)
         keep(request, response, KEY_COOKIE, key, seconds=SIGNED_IN_FOR)
         return response
 
