@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from itertools import islice
 from types import MappingProxyType
 from typing import Any, Final, assert_never
@@ -17,7 +16,7 @@ from oncelery.answers import Absent, Cancelled, Discarded, Existing, Finished, N
 from oncelery.errors import StoreUnavailableError
 from oncelery.http.auth import Caller
 from oncelery.http.dashboard.desk import Desk, ElsewhereError, Shown
-from oncelery.http.dashboard.pages import Asked, scope_for, task_names
+from oncelery.http.dashboard.pages import Asked, scope_for
 from oncelery.http.dashboard.session import Form
 from oncelery.http.problems import INVALID_ARGUMENTS, INVALID_REQUEST, JOB_FINISHED, ProblemError
 from oncelery.job import DISCARDED, Job, State
@@ -67,8 +66,6 @@ def dead_letters(desk: Desk, caller: Caller, asked: Asked) -> Shown:
             "to_a_page": TO_A_PAGE,
             "error_of": error_of,
             "asked": {"task": task, "error": error, "scope": asked.get("scope", "")},
-            "tasks": task_names(desk, caller),
-            "now": datetime.now(UTC).replace(second=0, microsecond=0),
         },
     )
 
