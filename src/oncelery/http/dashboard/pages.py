@@ -20,6 +20,7 @@ from oncelery.http.dashboard.figures import OUTCOMES, TaskFigures, by_hour, by_t
 from oncelery.http.dashboard.story import runs_of, story_of
 from oncelery.http.problems import FORBIDDEN, INVALID_REQUEST, ProblemError
 from oncelery.job import Answer, Duplicate, DuplicateCount, Job, State
+from oncelery.operations.jobs import Call
 from oncelery.operations.redaction import HIDDEN
 
 #: What is asked for in the address; of a word that stands there twice, the last.
@@ -127,7 +128,7 @@ def job(desk: Desk, caller: Caller, asked: Asked) -> Shown:
             "runs": runs_of(found, desk.lease(found.task)),
             "story": story_of(found, duplicates),
             "duplicates": duplicates,
-            "curl": _curl(desk, found, asked.get("origin", "")),
+            "curl": _curl(desk, found, call, asked.get("origin", "")),
         },
     )
 
@@ -255,9 +256,8 @@ def _duplicates_of(desk: Desk, found: Job) -> Iterator[Duplicate]:
     return islice((each for each in audit if each.job_id == found.id), min(found.duplicates, AUDIT_SHOWN))
 
 
-def _curl(desk: Desk, found: Job, origin: str) -> str:
+def _curl(desk: Desk, found: Job, call: Call | None, origin: str) -> str:
     """Write the command that asks for this job, or submits the same once more if all it takes is known."""
-    call = desk.call(found)
     key = '-H "X-API-Key: $ONCELERY_API_KEY"'
     url = f"{origin}{desk.api}/jobs"
     names = desk.parameters(found.task)
