@@ -37,7 +37,7 @@ endef
 export INSTALL_SERVERS
 
 .DEFAULT_GOAL := help
-.PHONY: help up test prove check bench lock clean servers
+.PHONY: help up test prove check bench docs lock clean servers
 
 help: ## Tell what there is to do
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,12 +60,16 @@ check: $(DEVELOPMENT) ## Check format, lint, types and the direction of imports
 bench: $(DEVELOPMENT) ## Measure, on this machine
 	$(BIN)/python -m benchmarks
 
+docs: $(DEVELOPMENT) ## Build the documentation into site/, with its search
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "open site/index.html"
+
 lock: $(DEVELOPMENT) ## Write requirements.lock anew from pyproject.toml; UPGRADE=--upgrade for the newest versions
 	$(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --all-extras --group dev \
 		--custom-compile-command "make lock" --output-file requirements.lock $(UPGRADE)
 
 clean: ## Remove what these rules made; the demonstration's data in .oncelery stays
-	rm -rf $(VENV) dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) dist site .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Each program is called like its Debian package; that of RabbitMQ lies where only root has it on PATH.

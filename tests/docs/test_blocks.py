@@ -69,10 +69,13 @@ def test_the_blocks_of_a_page_do_what_they_say(
         with Redis.from_url(f"{servers['redis://localhost:6379']}/{database}") as server:
             server.flushdb()
     for name, code in files.items():
-        (tmp_path / f"{name}.py").write_text(moved(code, servers))
+        file = tmp_path / f"{name}.py"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(moved(code, servers))
 
-    run(["-c", "\n".join(f"import {name}" for name in files if not name.startswith("test_"))], tmp_path)
-    if any(name.startswith("test_") for name in files):
+    tests = {name for name in files if name.startswith("test_")}
+    run(["-c", "\n".join(f"import {module(name)}" for name in files if name not in tests)], tmp_path)
+    if tests:
         told = run(["-m", "pytest", "-p", "no:randomly", "-p", "no:valkey", "-W", "error"], tmp_path)
         assert f"{text.count('def test_')} passed" in told
 
@@ -95,10 +98,15 @@ def files_of(text: str) -> dict[str, str]:
         code = SHOP if found["shop"] else found["given"] or found["shown"]
         if code is None:
             continue
-        named = re.match(r"# (\w+)\.py\n", code)
+        named = re.match(r"# ([\w/]+)\.py\n", code)
         name = named[1] if named else name
         made[name] = made.get(name, "") + code + "\n"
     return made
+
+
+def module(name: str) -> str:
+    """Tell how a file is imported."""
+    return name.removesuffix("/__init__").replace("/", ".")
 
 
 def moved(code: str, servers: dict[str, str]) -> str:

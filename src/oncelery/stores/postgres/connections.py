@@ -164,7 +164,8 @@ class BorrowedConnection:
             raise ConfigurationError(
                 "this connection commits each statement on its own: use it inside `with connection.transaction():`"
             )
-        self._cursor = connection.cursor(row_factory=tuple_row)
+        # Not the connection's own kind of cursor: Django's writes values into the statement, and gets text back.
+        self._cursor = psycopg.Cursor(connection, row_factory=tuple_row)
         wire.adapt(self._cursor)
 
     def fetch(self, statement: bytes, values: Sequence[object]) -> list[Row]:
