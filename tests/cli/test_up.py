@@ -237,8 +237,10 @@ def test_an_app_that_cannot_be_imported_or_starts_nothing_is_told(tmp_path: Path
 
     missing = run("up", "-A", "no_such_module", cwd=tmp_path)
     kept = run("up", "-A", "kept", cwd=tmp_path)
+    appless = run("up", "--api", "kept:api", cwd=tmp_path)
 
     assert (missing.returncode, "no module 'no_such_module'" in missing.stderr) == (2, True)
+    assert (appless.returncode, "give it with -A" in appless.stderr) == (2, True)
     assert (kept.returncode, "memory:// is the ledger of one process" in kept.stderr) == (1, True)
 
 

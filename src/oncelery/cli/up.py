@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 import signal
 import time
 from pathlib import Path
@@ -22,18 +21,19 @@ if TYPE_CHECKING:
 #: How often it is looked whether all is still there, in seconds.
 LOOK_EVERY = 0.5
 
+#: What to try; URL stands for the service's.
 DEMONSTRATION = """
-Try it in another terminal, or with buttons at {url}/demo
+Try it in another terminal, or with buttons at URL/demo
 
   # a payment: send it twice, and there is one job; later, its result
-  curl --json '{{"order_id": "o-1", "amount": 500}}' {url}/jobs/demo.charge
+  curl --json '{"order_id": "o-1", "amount": 500}' URL/jobs/demo.charge
   # a plan in stages; sent again while it runs it is refused: 409, with the job's id and state
-  curl --json '{{"project": "physics"}}' {url}/jobs/demo.plan_studies
+  curl --json '{"project": "physics"}' URL/jobs/demo.plan_studies
   # kill -9 the process that runs a plan: another goes on where it was
-  curl -X POST {url}/demo/kill
+  curl -X POST URL/demo/kill
   # a job that kills whoever runs it: after three deaths a dead letter
-  curl --json '{{"batch": "b-1"}}' {url}/jobs/demo.poison
-  curl {url}/dead-letters"""
+  curl --json '{"batch": "b-1"}' URL/jobs/demo.poison
+  curl URL/dead-letters"""
 
 
 @click.command()
@@ -52,23 +52,28 @@ Try it in another terminal, or with buttons at {url}/demo
     help="The service's port on loopback; 0 for any free one.",
 )
 @click.option("--concurrency", type=click.IntRange(1), default=4, show_default=True, help="The worker's processes.")
+@click.option("--api", default="", metavar="MODULE:APP", help="With -A, your own FastAPI or other ASGI app to serve.")
 @app_option
 @click.pass_obj
-def up(target: Target, folder: Path, port: int, concurrency: int) -> None:
+def up(target: Target, folder: Path, port: int, concurrency: int, api: str) -> None:
     """Start a private Valkey, a worker, the service and its dashboard; Ctrl-C ends them, and the data stays.
 
     Without an app it is a demonstration. With one (-A yourapp), its guarded tasks are served and run. The Valkey is
     where the app looks for its Redis on this machine, or is named to an app that names none; an app whose broker and
     store are there already gets no other.
     """
+    if api and not target.app:
+        raise click.UsageError("--api is for an app of yours: give it with -A")
     once = _once(target)
-    stack = _stack(target, once, folder, port, concurrency)
+    stack = _stack(target, once, folder, port=port, concurrency=concurrency, api=api)
     # A terminal that is closed, or a plain `kill`, ends it as Ctrl-C does.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     try:
         with stack:
-            _tell(stack, once)
+            _tell_where(stack, own=bool(api))
+            if not api:
+                click.echo((_to_try(once) if once else DEMONSTRATION).replace("URL", stack.service.url))
             while True:
                 time.sleep(LOOK_EVERY)
                 for name in stack.revive():
@@ -91,16 +96,16 @@ def _once(target: Target) -> Oncelery | None:
     return once
 
 
-def _stack(target: Target, once: Oncelery | None, folder: Path, port: int, concurrency: int) -> Stack:
+def _stack(target: Target, once: Oncelery | None, folder: Path, *, port: int, concurrency: int, api: str) -> Stack:
     from oncelery.embedded.stack import Stack  # noqa: PLC0415 - Celery is not loaded for --help
 
     if once is None:
-        app, factory = "oncelery.embedded.playground", "oncelery.embedded.buttons:serve"
-        return Stack(folder, app=app, factory=factory, port=port, concurrency=concurrency)
+        app, api = "oncelery.embedded.playground", "oncelery.embedded.buttons:serve()"
+        return Stack(folder, app=app, api=api, port=port, concurrency=concurrency)
     return Stack(
         folder,
         app=str(target.app),
-        factory="oncelery.embedded.service:serve",
+        api=api or "oncelery.embedded.service:serve()",
         broker=once.app.conf.broker_url,
         store=once.settings.store,
         port=port,
@@ -108,25 +113,30 @@ def _stack(target: Target, once: Oncelery | None, folder: Path, port: int, concu
     )
 
 
-def _tell(stack: Stack, once: Oncelery | None) -> None:
-    """Say where everything is, and what to try."""
+def _tell_where(stack: Stack, *, own: bool) -> None:
+    """Say where everything is."""
     url = stack.service.url
-    places = {"dashboard": f"{url}/", "API": f"{url}/docs"}
+    places = {"service": f"{url}/"} if own else {"dashboard": f"{url}/", "API": f"{url}/docs"}
     if stack.server:
         places["Valkey"] = stack.server.url
-    places["logs"] = ", ".join(os.path.relpath(part.log_file) for part in (stack.service, stack.worker))
+    places["logs"] = ", ".join(_from_here(part.log_file) for part in (stack.service, stack.worker))
     click.echo("Oncelery is up. Ctrl-C stops it; `up` again goes on with the same data.\n")
     for name, place in places.items():
         click.echo(f"  {name:<11}{place}")
-    click.echo(_to_try(once).format(url=url) if once else DEMONSTRATION.format(url=url))
+
+
+def _from_here(path: Path) -> str:
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def _to_try(once: Oncelery) -> str:
-    """Write how each task is called; `{url}` stands for the service's."""
+    """Write how each task is called."""
     from oncelery.embedded.service import tasks_of  # noqa: PLC0415 - as above
 
-    calls = ["\nTry it in another terminal:\n"]
+    calls = []
     for task in tasks_of(once):
         arguments = ", ".join(f'"{name}": …' for name in inspect.signature(task.run).parameters)
-        calls.append(f"  curl --json '{{{{{arguments}}}}}' {{url}}/jobs/{task.name}")
-    return "\n".join(calls) if len(calls) > 1 else "\nNo task is guarded yet: declare one with @once.task(key=…)."
+        calls.append(f"  curl --json '{{{arguments}}}' URL/jobs/{task.name}")
+    if not calls:
+        return "\nNo task is guarded yet: declare one with @once.task(key=…)."
+    return "\n".join(["\nTry it in another terminal:\n", *calls])

@@ -96,14 +96,15 @@ def kill_a_worker() -> Job:
     jobs: list[Job] = []
 
     def killed() -> bool:
-        under_way = once.jobs.find(states=[State.RUNNING], task=plan_studies.name, limit=1).items
-        # Anew at each try, for a plan may end before it can be killed.
-        jobs.append(under_way[0] if under_way else plan())
-        replies = app.control.broadcast("kill_child", {"job_id": jobs[-1].id}, reply=True, limit=1) or []
+        # Looked for anew at each try: a plan may end before it can be killed, and one that has not begun survives all.
+        jobs[:] = once.jobs.find(states=[State.RUNNING], task=plan_studies.name, limit=1).items or [plan(PROJECTS[0])]
+        if jobs[0].state is not State.RUNNING:
+            return False
+        replies = app.control.broadcast("kill_child", {"job_id": jobs[0].id}, reply=True, limit=1) or []
         return any(told for reply in replies for told in reply.values())
 
     eventually(killed, PATIENCE)
-    return read(jobs[-1].id)
+    return read(jobs[0].id)
 
 
 @control_command(args=[("job_id", str)])

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.error import HTTPError
 
 from celery.app.utils import find_app
 
@@ -32,14 +33,14 @@ LOOK_SECONDS = 1.0
 
 
 class ServiceProcess(ServerProcess):
-    """uvicorn on loopback, serving what a factory makes."""
+    """uvicorn on loopback, serving an ASGI app, `module:attribute`, or what a `module:function()` makes."""
 
-    def __init__(self, folder: Path | str, *, factory: str, port: int, environment: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path | str, *, api: str, port: int, environment: Mapping[str, str]) -> None:
         missing = [package for package in ("fastapi", "uvicorn") if find_spec(package) is None]
         if missing:
             raise ConfigurationError(f"the service needs {' and '.join(missing)}: pip install 'oncelery[dashboard]'")
         super().__init__(folder, port=port)
-        self.factory = factory
+        self.api = api
         self.environment = environment
         self._token = secrets.token_hex(8)
 
@@ -49,7 +50,8 @@ class ServiceProcess(ServerProcess):
         return f"http://{LOOPBACK}:{self.port}"
 
     def _command(self) -> list[str]:
-        command = [sys.executable, "-m", "uvicorn", "--factory", self.factory, "--host", LOOPBACK]
+        command = [sys.executable, "-m", "uvicorn", self.api.removesuffix("()"), "--host", LOOPBACK]
+        command += ["--factory"] if self.api.endswith("()") else []
         command += ["--port", str(self.port), "--log-level", "warning", "--header", f"{HEADER}:{self._token}"]
         # Pages that are open have streams, which would else hold up its end.
         return [*command, "--timeout-graceful-shutdown", "1"]
@@ -61,8 +63,12 @@ class ServiceProcess(ServerProcess):
         # Past any proxy that the environment names: it is this machine that is asked.
         direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
-            with direct.open(f"{self.url}/healthz", timeout=LOOK_SECONDS) as answer:
+            with direct.open(self.url, timeout=LOOK_SECONDS) as answer:
                 return bool(answer.headers.get(HEADER) == self._token)
+        except HTTPError as refusal:
+            # It may have nothing to show there, or to nobody.
+            with refusal:
+                return bool(refusal.headers.get(HEADER) == self._token)
         except OSError:
             return False
 

@@ -35,7 +35,7 @@ class Stack:
         folder: Path,
         *,
         app: str,
-        factory: str,
+        api: str,
         broker: str | None = None,
         store: str | None = None,
         port: int = 0,
@@ -47,7 +47,7 @@ class Stack:
         self._unsaid = {"CELERY_BROKER_URL": broker, "ONCELERY_STORE": store}
         #: Filled when the server's port is known, before those who read it are started.
         self.environment: dict[str, str] = {VARIABLE: app}
-        self.service = ServiceProcess(folder / "service", factory=factory, port=port, environment=self.environment)
+        self.service = ServiceProcess(folder / "service", api=api, port=port, environment=self.environment)
         self.worker = WorkerProcess(folder / "worker", app=app, concurrency=concurrency, environment=self.environment)
         self._running = ExitStack()
 
