@@ -62,7 +62,7 @@ bench: $(DEVELOPMENT) ## Measure, on this machine
 
 docs: $(DEVELOPMENT) ## Build the documentation into site/, with its search
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	@echo "open site/index.html"
+	@echo "to read and search it: $(BIN)/python -m http.server --directory site"
 
 lock: $(DEVELOPMENT) ## Write requirements.lock anew from pyproject.toml; UPGRADE=--upgrade for the newest versions
 	$(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --all-extras --group dev \
