@@ -12,16 +12,13 @@ from typing import Any
 
 import httpx2
 import pytest
-from guarded.receiver import SECRET
+from guarded.plans import AT_ONCE, SLOWLY, planning, run_at
 
 from oncelery.embedded.process import eventually
 from oncelery.embedded.stack import Stack
 
 #: Longer than anything here takes on a busy machine; reached only by a test that fails.
 SOON = 90.0
-
-#: So slow that a plan is never done before its worker is killed, in seconds for each of its twelve lessons.
-SLOWLY = "3"
 
 
 class Plans:
@@ -45,37 +42,22 @@ class Plans:
 
 
 @pytest.fixture(scope="module")
-def plans(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[Plans]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(pytestconfig.rootpath)
-        patch.setenv("ONCELERY_WEBHOOK_SECRETS", SECRET)
-        patch.setenv("ONCELERY_ALLOW_PRIVATE", "yes")
-        patch.setenv("ONCELERY_LEASE", "2")
-        app, api = "examples.study_plans.app", "examples.study_plans.api:api"
-        with Stack(tmp_path_factory.mktemp("plans"), app=app, api=api, concurrency=4) as stack:
-            plans = Plans(stack)
-            yield plans
-            plans.client.close()
-        for part in stack.parts.values():
-            sys.stdout.write(part.log_file.read_text())
-
-
-def run_at(plans: Plans, pace: str) -> None:
-    """Kill the worker with all its children, and start it again at another pace."""
-    plans.stack.environment["STUDY_PLANS_PACE"] = pace
-    plans.stack.worker.kill()
-    assert list(plans.stack.revive()) == ["worker"]
+def plans(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plans]:
+    with planning(tmp_path_factory.mktemp("plans")) as stack:
+        plans = Plans(stack)
+        yield plans
+        plans.client.close()
 
 
 def test_a_plan_outlives_its_worker_and_no_lesson_is_written_twice(plans: Plans) -> None:
-    run_at(plans, SLOWLY)
+    run_at(plans.stack, SLOWLY)
     job_id = plans.ask("algebra").json()["id"]
     # Two of its lessons are written.
     assert eventually(lambda: (plans.job(job_id)["progress"] or {"done": 0})["done"] >= 4, SOON)
     again = plans.ask("algebra")
     assert (again.status_code, again.json()["job_id"], again.json()["state"]) == (409, job_id, "running")
 
-    run_at(plans, "0")
+    run_at(plans.stack, AT_ONCE)
 
     assert plans.becomes(job_id, "completed")
     job = plans.job(job_id)
@@ -92,7 +74,7 @@ def test_a_plan_outlives_its_worker_and_no_lesson_is_written_twice(plans: Plans)
 
 
 def test_a_plan_that_is_cancelled_ends_is_told_of_and_makes_room_for_another(plans: Plans) -> None:
-    run_at(plans, SLOWLY)
+    run_at(plans.stack, SLOWLY)
     job_id = plans.ask("biology").json()["id"]
     assert eventually(lambda: bool(plans.job(job_id)["progress"]), SOON)
 
@@ -104,7 +86,7 @@ def test_a_plan_that_is_cancelled_ends_is_told_of_and_makes_room_for_another(pla
 
 
 def test_its_progress_comes_as_events_with_their_stages(plans: Plans) -> None:
-    run_at(plans, "0.2")
+    run_at(plans.stack, "0.2")
     job_id = plans.ask("chemistry").json()["id"]
 
     with plans.client.stream("GET", f"/api/jobs/{job_id}/events") as stream:
