@@ -123,6 +123,25 @@ class Submission(Struct, frozen=True, kw_only=True):
     #: What its scope may have. Not for a job without a scope.
     quota: Quota | None = None
 
+    def accepted(self, now: datetime, *, fence: int = 0, behind: str = "") -> Job:
+        """Give the job that this becomes; it starts from the fence its key had last."""
+        return Job(
+            id=self.id,
+            key=self.key,
+            task=self.task,
+            state=State.QUEUED,
+            scope=self.scope,
+            queue=self.queue,
+            caller=self.caller,
+            digest=self.digest,
+            body=self.body,
+            created_at=now,
+            changed_at=now,
+            not_before=now + self.delay if self.delay else None,
+            fence=fence,
+            behind=behind,
+        )
+
 
 class Lease(Struct, frozen=True, kw_only=True):
     """The bounded right of one run. Ownership is (running, fence, holder); `until` only says when others may ask."""
@@ -213,6 +232,23 @@ class Job(Struct, frozen=True, kw_only=True):
     steps: Mapping[str, bytes] = field(default_factory=lambda: MappingProxyType({}))
     #: How many duplicates were answered with this job.
     duplicates: int = 0
+
+    def lease(self, duration: timedelta, durability: Durability) -> Lease:
+        """Give the lease of the run under way."""
+        assert self.lease_until is not None  # noqa: S101 - a running job has a lease
+        return Lease(
+            job_id=self.id,
+            key=self.key,
+            task=self.task,
+            scope=self.scope,
+            holder=self.holder,
+            fence=self.fence,
+            attempt=self.attempt,
+            crashes=self.crashes,
+            until=self.lease_until,
+            duration=duration,
+            durability=durability,
+        )
 
 
 class Query(Struct, frozen=True, kw_only=True):

@@ -64,22 +64,7 @@ class Entry:
     def accept(cls, submission: Submission, now: datetime, *, fence: int, behind: str = "") -> Entry:
         """Queue a new job. It starts from the fence its key had last."""
         sent_at = now + submission.delay
-        job = Job(
-            id=submission.id,
-            key=submission.key,
-            task=submission.task,
-            state=State.QUEUED,
-            scope=submission.scope,
-            queue=submission.queue,
-            caller=submission.caller,
-            digest=submission.digest,
-            body=submission.body,
-            created_at=now,
-            changed_at=now,
-            not_before=sent_at if submission.delay else None,
-            fence=fence,
-            behind=behind,
-        )
+        job = submission.accepted(now, fence=fence, behind=behind)
         history = max(submission.history, submission.retention)
         return cls(job, submission.retention, history, sent_at, next_check=sent_at + SLOW_CHECK)
 
@@ -148,20 +133,7 @@ class Entry:
     def granted(self, submission: Submission, lease: timedelta) -> Granted:
         """Tell the holder what it holds."""
         job = self.job
-        assert job.lease_until is not None  # noqa: S101 - a running job has a lease
-        held = Lease(
-            job_id=job.id,
-            key=job.key,
-            task=job.task,
-            scope=job.scope,
-            holder=job.holder,
-            fence=job.fence,
-            attempt=job.attempt,
-            crashes=job.crashes,
-            until=job.lease_until,
-            duration=lease,
-            durability=submission.durability,
-        )
+        held = job.lease(lease, submission.durability)
         return Granted(held, self.interrupted, job.steps, job.body if self.amended else None)
 
     def renew(self, now: datetime, lease: timedelta) -> datetime:

@@ -149,7 +149,7 @@ class PostgresStore:
             return a.Absent()
         job = rows.job_of(columns)
         if answer == "Granted":
-            return a.Granted(_lease(job, lease, submission.durability), interrupted, job.steps, job.body)
+            return a.Granted(job.lease(lease, submission.durability), interrupted, job.steps, job.body)
         return _BEGIN[answer](job)
 
     def renew(self, leases: Sequence[Lease]) -> Sequence[a.RenewAnswer]:
@@ -272,20 +272,3 @@ def _keeping(submission: Submission) -> tuple[object, ...]:
 
 def _state(word: str | None) -> State | None:
     return State(word) if word else None
-
-
-def _lease(job: Job, duration: timedelta, durability: Durability) -> Lease:
-    assert job.lease_until is not None  # noqa: S101 - a running job has a lease
-    return Lease(
-        job_id=job.id,
-        key=job.key,
-        task=job.task,
-        scope=job.scope,
-        holder=job.holder,
-        fence=job.fence,
-        attempt=job.attempt,
-        crashes=job.crashes,
-        until=job.lease_until,
-        duration=duration,
-        durability=durability,
-    )

@@ -267,25 +267,7 @@ def _answer(answer: Sequence[Any]) -> Any:  # noqa: ANN401 - each verb knows whi
 
 
 def _accepted(submission: Submission, now: bytes, fence: bytes = b"0", behind: bytes = b"") -> a.Reserved:
-    created_at = instant(now)
-    return a.Reserved(
-        Job(
-            id=submission.id,
-            key=submission.key,
-            task=submission.task,
-            state=State.QUEUED,
-            scope=submission.scope,
-            queue=submission.queue,
-            caller=submission.caller,
-            digest=submission.digest,
-            body=submission.body,
-            created_at=created_at,
-            changed_at=created_at,
-            not_before=created_at + submission.delay if submission.delay else None,
-            fence=int(fence),
-            behind=unpack_id(behind),
-        )
-    )
+    return a.Reserved(submission.accepted(instant(now), fence=int(fence), behind=unpack_id(behind)))
 
 
 @lru_cache
