@@ -123,6 +123,17 @@ def test_a_plain_connection_tells_nobody_so_its_caller_publishes(shop: Hand, boo
     assert [delivered.id for delivered in shop.deliver_all()] == [result.id]
 
 
+def test_a_connection_whose_cursors_write_values_into_statements_will_do(shop: Hand, books: Books) -> None:
+    # As Django's do.
+    with psycopg.connect(books.url, cursor_factory=psycopg.ClientCursor) as connection:
+        result = shop.tasks.joining.apply_async((ORDER,), within=connection)
+        connection.commit()
+        result.publish()
+
+    assert shop.deliver().id == result.id
+    assert shop.job(result).state is State.COMPLETED
+
+
 @pytest.mark.parametrize("kind", ["psycopg", "session"])
 def test_what_nobody_has_published_the_sweeper_does(shop: Hand, books: Books, kind: str) -> None:
     with shop.broker_down(), books.target(kind) as target:
