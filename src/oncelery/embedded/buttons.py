@@ -30,7 +30,7 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; bas
 #: What can be asked for, at `POST /demo/{word}`.
 BUTTONS: dict[str, Callable[[], Job]] = {
     "pay": playground.pay_twice,
-    "plan": playground.plan,
+    "plan": lambda: playground.plan(playground.PROJECTS[0]),
     "kill": playground.kill_a_worker,
     "poison": playground.send_poison,
 }
