@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from redis import Redis
+from faults.brokers import fresh_database
 
 from oncelery.testing.servers import PostgresServer, ValkeyServer
 
@@ -48,9 +48,6 @@ def charge(order_id: str, amount: int) -> dict[str, int]:
     return {"charged": amount}
 """
 
-#: Databases of Valkey that only these tests use.
-BROKER, LEDGER = 8, 9
-
 #: In seconds; reached only when a block hangs.
 SOON = 120.0
 
@@ -61,13 +58,10 @@ def test_the_blocks_of_a_page_do_what_they_say(
 ) -> None:
     files = files_of(page.read_text())
     text = "".join(files.values())
-    servers = {"redis://localhost:6379": valkey.url.removesuffix("/0")}
+    servers = {f"redis://localhost:6379/{number}": fresh_database(valkey) for number in (0, 1)}
     if "postgresql://localhost/shop" in text:
         postgres: PostgresServer = request.getfixturevalue("postgres")
         servers["postgresql://localhost/shop"] = postgres.create_database()
-    for database in (BROKER, LEDGER):
-        with Redis.from_url(f"{servers['redis://localhost:6379']}/{database}") as server:
-            server.flushdb()
     for name, code in files.items():
         file = tmp_path / f"{name}.py"
         file.parent.mkdir(exist_ok=True)
@@ -112,7 +106,6 @@ def module(name: str) -> str:
 def moved(code: str, servers: dict[str, str]) -> str:
     """Write a block with the servers of the tests."""
     for public, private in servers.items():
-        code = code.replace(f"{public}/0", f"{private}/{BROKER}").replace(f"{public}/1", f"{private}/{LEDGER}")
         code = code.replace(public, private)
     return code
 

@@ -27,7 +27,7 @@ SOON = 90.0
 def page(pytestconfig: pytest.Config) -> str:
     """Give the page, with a port that is free here, and less patience than a reader has."""
     text = (pytestconfig.rootpath / "docs" / "quickstart.md").read_text()
-    return text.replace("6390", str(next(free_ports()))).replace("sleep(10)", "sleep(3)").replace("lease=5", "lease=2")
+    return text.replace("6390", str(next(free_ports()))).replace("sleep(10)", "sleep(3)")
 
 
 def test_a_new_user_sees_a_duplicate_collapse_and_a_killed_worker_s_task_finish(page: str, tmp_path: Path) -> None:
