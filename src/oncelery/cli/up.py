@@ -66,9 +66,10 @@ def up(target: Target, folder: Path, port: int, concurrency: int, api: str) -> N
         raise click.UsageError("--api is for an app of yours: give it with -A")
     once = _once(target)
     stack = _stack(target, once, folder, port=port, concurrency=concurrency, api=api)
-    # A terminal that is closed, or a plain `kill`, ends it as Ctrl-C does.
+    # A plain `kill`, or a terminal that is closed unless `nohup` was said, ends it as Ctrl-C does.
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
     try:
         with stack:
             _tell_where(stack, own=bool(api))
