@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from time import monotonic
 
-from oncelery.errors import OnceleryError
 from oncelery.ledger import Ledger
 from oncelery.run import Run
 
@@ -75,13 +74,14 @@ class Heartbeat:
             # After a fork the thread is gone, and the lock may have been held by it.
             self._start_anew()
         every = run.lease.duration.total_seconds() / RENEWALS
-        now = monotonic()
-        self._runs[run] = _Watch(now + every, now + at_most.total_seconds())
         if every < self._tick:
             self._tick = every
             self._sooner.set()
+        # Before it is noted: a run that cannot be watched ends here; a later thread must not renew it for ever.
         if self._thread is None:
             self._start_thread()
+        now = monotonic()
+        self._runs[run] = _Watch(now + every, now + at_most.total_seconds())
 
     def remove(self, run: Run) -> None:
         """Renew the run's lease no more."""
@@ -90,8 +90,10 @@ class Heartbeat:
     def _start_thread(self) -> None:
         with self._starting:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._beat, name="oncelery-heartbeat", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._beat, name="oncelery-heartbeat", daemon=True)
+                thread.start()
+                # Not before: where no thread can be started, the next run tries again.
+                self._thread = thread
 
     def _beat(self) -> None:
         answered = True
@@ -109,7 +111,7 @@ class Heartbeat:
     def _renew(self, runs: list[Run]) -> bool:
         try:
             renewals = self._ledger.renew([run.lease for run in runs])
-        except OnceleryError as error:
+        except Exception as error:  # noqa: BLE001 - of whatever kind: without this thread all leases would lapse
             # They stay due, so that the next tick tries again.
             _logger.warning("could not renew %d leases: %s", len(runs), error)
             return False
