@@ -435,6 +435,28 @@ def test_a_job_that_the_broker_refuses_can_be_refused(hand: Hand) -> None:
     assert (job.state, job.reason) == (State.CANCELLED, "not published")
 
 
+def test_a_job_that_was_joined_meanwhile_is_not_refused_to_those_who_were_told_yes(
+    hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hand.app.conf.oncelery_on_broker_down = "refuse"
+    name, joined = hand.name(), []
+
+    def refuse(*_: object, **__: object) -> None:
+        joined.append(hand.tasks.trailing.delay(name, "newer"))
+        raise OperationalError("the broker is down")
+
+    with monkeypatch.context() as down:
+        down.setattr(hand.app.amqp, "send_task_message", refuse)
+        with pytest.raises(OperationalError):
+            hand.tasks.trailing.delay(name, "older")
+
+    (other,) = joined
+    assert hand.job(other).state is State.QUEUED
+    hand.clock.advance(hours=2)
+    assert hand.once.sweep().published == 1
+    assert (hand.deliver().id, hand.job(other).state) == (other.id, State.COMPLETED)
+
+
 def test_a_call_that_celery_cannot_send_leaves_no_live_job(hand: Hand) -> None:
     hand.tasks.joining.soft_time_limit, hand.tasks.joining.time_limit = 9, 5
 
