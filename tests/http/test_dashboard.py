@@ -357,6 +357,11 @@ def test_a_filter_that_means_nothing_is_refused(board: Dashboard, query: str) ->
     assert board.get(f"/jobs?{query}").status_code == 400
 
 
+@pytest.mark.parametrize("place", ["\u00b2", "-1", "9" * 5000, "x"])
+def test_a_place_that_means_nothing_is_the_first(board: Dashboard, place: str) -> None:
+    assert board.get("/dead-letters", params={"from": place}).status_code == 200
+
+
 # Text of tasks is text
 
 
@@ -609,6 +614,17 @@ def test_nothing_can_be_done_to_a_job_in_the_wrong_state(board: Dashboard, hand:
     job_id = hand.tasks.joining.delay(hand.name()).id
 
     assert board.get("/revive", params={"id": job_id}).status_code == 409
+
+
+def test_many_are_revived_or_discarded_and_nothing_else(board: Dashboard, hand: Hand) -> None:
+    dead = bury(hand)
+
+    assert board.post("/cancel-many", id=dead, confirmed="1").status_code == 404
+    assert hand.job(dead).state == "buried"
+
+
+def test_a_form_of_countless_fields_is_not_read(board: Dashboard) -> None:
+    assert board.client.post("/dashboard/sign-in", content="a&" * 3000).status_code == 400
 
 
 @pytest.mark.parametrize("token", ["", "another", None])

@@ -438,6 +438,18 @@ def test_without_the_mapping_a_missing_key_is_still_a_bad_request() -> None:
     assert client_of(app).post("/").status_code == 400
 
 
+def test_nothing_in_the_path_of_a_request_can_end_the_header_that_links_to_its_job(hand: Hand) -> None:
+    app = FastAPI()
+    app.include_router(create_router(hand.once, tasks=["joining"]), prefix="/{tenant}")
+    client = client_of(app)
+
+    answer = client.post("/a%0d%0aX-Evil: \u017e/jobs/joining", json={"name": hand.name()})
+
+    assert answer.status_code == 202
+    assert answer.headers["location"] == f"/a%0D%0AX-Evil:%20%C5%BE/jobs/{answer.json()['id']}"
+    assert client.get(answer.headers["location"]).json() == answer.json()
+
+
 def test_a_mounted_router_links_to_where_it_is_mounted(own: TestClient, hand: Hand) -> None:
     answer = own.post("/api/jobs/joining", json={"name": hand.name()})
 

@@ -372,6 +372,50 @@ def test_a_silent_stream_says_that_it_is_alive(
     assert asyncio.run(scene()).states()[-1] == "completed"
 
 
+async def _sees_a_change(watcher: Watcher, hand: Hand, job: Job) -> None:
+    with watcher.watching(job) as watch:
+        hand.once.ledger.cancel(job.id)
+        assert await watch.changed(SOON)
+        assert watch.job
+        assert watch.job.state == "cancelled"
+
+
+@pytest.mark.usefixtures("often")
+def test_where_no_thread_can_be_started_the_next_client_is_looked_for(
+    watcher: Watcher, hand: Hand, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def is_refused() -> None:
+        with pytest.raises(RuntimeError, match="new thread"), watcher.watching(job):
+            pass
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as exhausted:
+        exhausted.setattr(threading.Thread, "start", refuse)
+        asyncio.run(is_refused())
+
+    assert watcher.watched == 0
+    asyncio.run(_sees_a_change(watcher, hand, job))
+
+
+@pytest.mark.usefixtures("often")
+def test_a_job_that_cannot_be_read_keeps_nobody_from_seeing_another(hand: Hand, job: Job) -> None:
+    unreadable = hand.job(hand.tasks.joining.delay(hand.name()))
+
+    def look(job_id: str) -> Job | None:
+        if job_id == unreadable.id:
+            raise ValueError("it was written by a later version")
+        return hand.once.jobs.get(job_id)
+
+    async def watch_both() -> None:
+        watcher = Watcher(look)
+        with watcher.watching(unreadable):
+            await _sees_a_change(watcher, hand, job)
+
+    asyncio.run(watch_both())
+
+
 def test_a_client_that_goes_away_is_waited_for_no_more(app: FastAPI, watcher: Watcher, job: Job) -> None:
     async def scene() -> None:
         stream = Stream(app, f"/jobs/{job.id}/events")

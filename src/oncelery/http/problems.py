@@ -8,6 +8,7 @@ from datetime import timedelta
 from http import HTTPStatus
 from math import ceil
 from typing import Any
+from urllib.parse import quote
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -115,7 +116,7 @@ def problem_of(error: OnceleryError, *, jobs_url: str = "") -> ProblemError | No
         return None
     more: dict[str, Any] = {"job_id": error.job_id, "state": error.state}
     if jobs_url and error.job_id:
-        more["location"] = f"{jobs_url}/{error.job_id}"
+        more["location"] = f"{jobs_url}/{quote(error.job_id, safe='')}"
     known = {name: value for name, value in more.items() if value}
     return ProblemError(problem, str(error), retry_after=error.retry_after, **known)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 from fastapi import Request
 from fastapi.responses import Response
@@ -89,4 +90,5 @@ def jobs_url(request: Request, steps: int) -> str:
     path: str = request.scope["path"]
     for _ in range(steps):
         path = path.rpartition("/")[0]
-    return path
+    # As a header may have it: the app that this is mounted in may take anything in its part of the path.
+    return quote(path, safe="/:@!$&'()*+,;=~")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+from urllib.parse import quote
 
 from celery.result import EagerResult
 from fastapi import Request
@@ -99,7 +100,7 @@ async def submit(
         **options,
     )
     failpoint("before-answer")
-    headers = {"Location": f"{jobs_url}/{job.id}"}
+    headers = {"Location": f"{jobs_url}/{quote(job.id, safe='')}"}
     if replayed:
         headers[REPLAYED] = "true"
     return show_job(task.oncelery, job, status=200 if replayed else 202, headers=headers)

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from oncelery.errors import StoreUnavailableError
 from oncelery.job import Job
 
 _logger = logging.getLogger("oncelery")
@@ -58,10 +59,8 @@ class Watcher:
         watch = Watch(job)
         with self._lock:
             self._watches.setdefault(job.id, set()).add(watch)
-            if not self._looking:
-                self._looking = True
-                threading.Thread(target=self._go_on_looking, name="oncelery-watcher", daemon=True).start()
         try:
+            self._see_to_it_that_somebody_looks()
             yield watch
         finally:
             with self._lock:
@@ -76,17 +75,28 @@ class Watcher:
         with self._lock:
             return sum(map(len, self._watches.values()))
 
+    def _see_to_it_that_somebody_looks(self) -> None:
+        with self._lock:
+            if not self._looking:
+                threading.Thread(target=self._go_on_looking, name="oncelery-watcher", daemon=True).start()
+                # Not before: where no thread can be started, the next client tries again.
+                self._looking = True
+
     def _go_on_looking(self) -> None:
         pause = threading.Event()
         while watched := self._to_look_at():
-            try:
-                for job_id, watches in watched:
-                    job = self._look(job_id)
-                    for watch in watches:
-                        watch.tell(job)
-            except Exception as error:  # noqa: BLE001 - it may pass, and they all wait for this one thread
+            for job_id, watches in watched:
                 # Those who wait see no change, and there is none that anybody knows of.
-                _logger.warning("cannot look at watched jobs, will try again: %s", error)
+                try:
+                    job = self._look(job_id)
+                except StoreUnavailableError as error:
+                    _logger.warning("cannot look at watched jobs, will try again: %s", error)
+                    break
+                except Exception as error:  # noqa: BLE001 - it may be of this job alone, and they all wait for this one thread
+                    _logger.warning("cannot look at job %s, will try again: %s", job_id, error)
+                    continue
+                for watch in watches:
+                    watch.tell(job)
             pause.wait(LOOK_EVERY)
 
     def _to_look_at(self) -> list[tuple[str, tuple[Watch, ...]]]:

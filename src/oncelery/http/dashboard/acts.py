@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections import Counter
 from collections.abc import Mapping
 from itertools import islice
@@ -42,6 +43,8 @@ NOTICES: Final[Mapping[str, str]] = MappingProxyType(
 READ_AT_MOST: Final = 1000
 TO_A_PAGE: Final = 50
 
+_PLACE: Final = re.compile("[0-9]{1,9}")
+
 
 # Dead letters
 
@@ -53,7 +56,7 @@ def dead_letters(desk: Desk, caller: Caller, asked: Asked) -> Shown:
     groups = Counter((job.task, error_of(job)) for job in found)
     task, error = asked.get("task", ""), asked.get("error", "")
     chosen = [job for job in found if task in ("", job.task) and error in ("", error_of(job))]
-    start = int(asked["from"]) if asked.get("from", "").isdigit() else 0
+    start = int(asked["from"]) if _PLACE.fullmatch(asked.get("from", "")) else 0
     return Shown(
         template="dead_letters.html",
         values={

@@ -45,6 +45,7 @@ PATH: Final = "/dashboard"
 
 _UNAUTHORIZED: Final = 401
 _ACTS: Final = ("cancel", "revive", "discard")
+_ON_MANY: Final = ("revive", "discard")
 _FOR_EVER: Final = "public, max-age=31536000, immutable"
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -75,9 +76,8 @@ def create_dashboard(once: Oncelery, *, keys: KeySource | None = None, api: str 
         Route("/sign-out", site.sign_out, methods=["POST"]),
         Route("/static/{version}/{name}", static),
     ]
-    for verb in _ACTS:
-        routes.append(Route(f"/{verb}", site.act(verb), methods=["GET", "POST"]))
-        routes.append(Route(f"/{verb}-many", site.act_on_many(verb), methods=["POST"]))
+    routes.extend(Route(f"/{verb}", site.act(verb), methods=["GET", "POST"]) for verb in _ACTS)
+    routes.extend(Route(f"/{verb}-many", site.act_on_many(verb), methods=["POST"]) for verb in _ON_MANY)
     return Starlette(routes=routes, exception_handlers={HTTPException: site.trouble, OnceleryError: site.trouble})
 
 

@@ -19,8 +19,9 @@ CSRF_COOKIE: Final = "oncelery_csrf"
 #: For how long a browser stays signed in, in seconds.
 SIGNED_IN_FOR: Final = 12 * 3600
 
-#: The most that a form may have, in bytes.
+#: The most that a form may have, in bytes and in fields: it is read before anybody knows whose it is.
 LARGEST_FORM: Final = 1 << 20
+MOST_FIELDS: Final = 2000
 
 Form = dict[str, list[str]]
 
@@ -76,7 +77,7 @@ async def read_form(request: Request) -> Form:
     if int(request.headers.get("content-length") or LARGEST_FORM + 1) > LARGEST_FORM:
         raise ProblemError(TOO_LARGE, f"a form may have {LARGEST_FORM:,} bytes")
     try:
-        form = parse_qs((await request.body()).decode(), keep_blank_values=True)
+        form = parse_qs((await request.body()).decode(), keep_blank_values=True, max_num_fields=MOST_FIELDS)
     except ValueError as error:
         raise ProblemError(INVALID_REQUEST, "this is no form") from error
     told, kept = form.pop("csrf", [""])[0], request.cookies.get(CSRF_COOKIE, "")
