@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import psutil
 import pytest
 from click.testing import CliRunner
+from faults.workers import is_gone
 
 from oncelery.cli import main
 from oncelery.embedded.process import LOOPBACK, eventually, free_ports
@@ -70,6 +72,9 @@ class Up:
         assert told
         return int(told[1])
 
+    def processes(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children(recursive=True)
+
     def stop(self, number: signal.Signals = signal.SIGINT) -> int:
         self.process.send_signal(number)
         status = self.process.wait(SOON)
@@ -99,6 +104,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def demo(folder: Path) -> Iterator[Up]:
     with up(folder / ".oncelery", cwd=folder) as running:
         yield running
+        assert running.stop(signal.SIGTERM) == 0
 
 
 def first_of(demo: Up, path: str, **query: str) -> Callable[[], Any]:
@@ -192,16 +198,20 @@ def test_an_app_of_ones_own_finds_a_server_where_it_looks_for_one_and_its_data_a
         assert f"""curl --json '{{"order_id": …}}' {running.url}/jobs/shop.charge""" in running.said
         assert "demo" not in running.said
 
-        parts = [running.pid(part) for part in ("", "service", "worker")]
+        processes = running.processes()
         # Hard, and at the worst time.
         os.kill(running.pid("service"), signal.SIGKILL)
         assert running.stop() == 0
 
         assert running.said.endswith("stopped; `up` again goes on with the same data\n")
-        assert not any(is_there(pid) for pid in parts)
+        assert eventually(lambda: all(is_gone(process) for process in processes), SOON)
     with up(shop / "data", "-A", "shop", cwd=shop) as again:
         assert again.job(job_id)["result"] == "charged o-1"
-        assert again.stop(signal.SIGTERM) == 0
+
+        processes = again.processes()
+        again.stop(signal.SIGKILL)
+
+        assert eventually(lambda: all(is_gone(process) for process in processes), SOON)
 
 
 def test_the_readme_shows_what_is_said(demo: Up, pytestconfig: pytest.Config) -> None:
@@ -274,11 +284,3 @@ def test_a_server_is_brought_where_one_is_missing_and_nowhere_else() -> None:
         assert port_wanted("amqp://localhost", f"valkey://localhost:{free}") == free
         with pytest.raises(ConfigurationError, match="name one"):
             port_wanted(f"redis://localhost:{free}", f"redis://localhost:{second}")
-
-
-def is_there(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
