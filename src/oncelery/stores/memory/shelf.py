@@ -66,10 +66,13 @@ class Shelf:
         if quota.max_active and active >= quota.max_active:
             return Full()
         if quota.per_minute:
-            taken = max(self._paces.get(scope, now), now) + MINUTE / quota.per_minute
-            if taken > now + MINUTE:
-                return Full(taken - now - MINUTE)
-            self._paces[scope] = taken
+            # More than a minute ahead is only what was taken before the clock was set back.
+            taken = min(max(self._paces.get(scope, now), now), now + MINUTE)
+            part = MINUTE / quota.per_minute
+            fits = taken + part <= now + MINUTE
+            self._paces[scope] = taken + part if fits else taken
+            if not fits:
+                return Full(taken + part - now - MINUTE)
         return None
 
     def _put(self, entry: Entry) -> None:

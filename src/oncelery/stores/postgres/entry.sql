@@ -82,8 +82,10 @@ BEGIN
   IF p_scope = '' OR (p_max_active = 0 AND p_per_minute = 0) THEN
     RETURN;
   END IF;
+  -- More than a minute ahead is only what was taken before the clock was set back.
   INSERT INTO paces AS known VALUES (p_scope, p_now)
-  ON CONFLICT (scope) DO UPDATE SET taken = greatest(known.taken, p_now) RETURNING taken INTO v_taken;
+  ON CONFLICT (scope) DO UPDATE SET taken = least(greatest(known.taken, p_now), p_now + interval '1 minute')
+  RETURNING taken INTO v_taken;
   IF p_max_active > 0 AND (
     SELECT count(*) FROM jobs WHERE scope = p_scope AND scope <> '' AND state IN ('queued', 'running')
   ) >= p_max_active THEN

@@ -39,11 +39,17 @@ local function full()
     return { 'full', '' }
   end
   if per_minute > 0 then
-    local taken = math.max(tonumber(call('HGET', ns .. 'paces', scope) or 0), now) + MINUTE / per_minute
-    if taken > now + MINUTE then
-      return { 'full', digits(math.ceil(taken - now - MINUTE)) }
+    local known = tonumber(call('HGET', ns .. 'paces', scope) or 0)
+    -- More than a minute ahead is only what was taken before the clock was set back.
+    local taken = math.min(math.max(known, now), now + MINUTE)
+    local after = taken + MINUTE / per_minute
+    local fits = after <= now + MINUTE
+    if fits or taken < known then
+      call('HSET', ns .. 'paces', scope, digits(fits and after or taken))
     end
-    call('HSET', ns .. 'paces', scope, digits(taken))
+    if not fits then
+      return { 'full', digits(math.ceil(after - now - MINUTE)) }
+    end
   end
 end
 

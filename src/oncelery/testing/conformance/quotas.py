@@ -110,6 +110,16 @@ class Quotas(Fixtures):
 
         assert [type(answer) for answer in answers] == [Reserved] * 6 + [Full]
 
+    def test_a_clock_that_is_set_back_shuts_no_scope_out(self, store: Store, clock: FakeClock) -> None:
+        for n in range(6):
+            submit(store, f"job-{n}", quota=SIX_A_MINUTE)
+        clock.advance(hours=-5)
+
+        assert submit(store, "at once", quota=SIX_A_MINUTE) == Full(timedelta(seconds=10))
+        clock.advance(seconds=10)
+        assert isinstance(submit(store, "in time", quota=SIX_A_MINUTE), Reserved)
+        assert isinstance(submit(store, "one more", quota=SIX_A_MINUTE), Full)
+
     def test_duplicates_and_refusals_take_nothing_of_the_minute(self, store: Store, clock: FakeClock) -> None:
         both = Quota(max_active=1, per_minute=2)
         submit(store, "a", quota=both)
