@@ -133,6 +133,7 @@ def test_a_plan_outlives_the_killing_of_its_worker_by_a_button(demo: Up) -> None
     started = demo.client.post("/demo/kill")
 
     assert started.status_code == 303
+    assert started.headers["Location"] in started.text
     job_id = started.headers["Location"].rpartition("/")[2]
     assert demo.client.get(started.headers["Location"]).status_code == 200
     assert eventually(lambda: demo.job(job_id)["attempt"] == 2, SOON)

@@ -328,6 +328,19 @@ def test_tasks_are_told_with_their_policies_and_durations(board: Dashboard, hand
     assert "On a duplicate join" in row
 
 
+def test_runs_that_took_their_counts_with_them_when_they_were_killed_are_told_as_runs(
+    board: Dashboard, hand: Hand
+) -> None:
+    hand.once.ledger.count({("joining", "accepted"): 1, ("joining", "released/crash"): 4})
+
+    told = text_of(board.get("/tasks"))
+
+    row = told[told.index("joining Policy") :]
+    assert "more than 3 bury it" in row
+    assert " 1 4 — — — " in row
+    assert "100.0 %" in row
+
+
 def test_duplicates_are_counted_by_task_and_shown_one_by_one_with_what_they_would_have_cost(
     board: Dashboard, hand: Hand
 ) -> None:

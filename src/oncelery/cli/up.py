@@ -29,7 +29,7 @@ Try it in another terminal, or with buttons at URL/demo
   curl --json '{"order_id": "o-1", "amount": 500}' URL/jobs/demo.charge
   # a plan in stages; sent again while it runs it is refused: 409, with the job's id and state
   curl --json '{"project": "physics"}' URL/jobs/demo.plan_studies
-  # kill -9 the process that runs a plan: another goes on where it was
+  # kill -9 the process that runs a plan: another goes on, and does no finished stage again
   curl -X POST URL/demo/kill
   # a job that kills whoever runs it: after three deaths a dead letter
   curl --json '{"batch": "b-1"}' URL/jobs/demo.poison

@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
 from oncelery.embedded import playground
 from oncelery.embedded.service import serve_all
@@ -60,7 +60,9 @@ async def _press(request: Request) -> Response:
         return Response(f"there are: {', '.join(BUTTONS)}\n", 404)
     job = await in_thread(act)
     routes = {getattr(route, "name", "") for route in request.app.routes}
-    return RedirectResponse(f"{'/dashboard' if 'dashboard' in routes else ''}/jobs/{job.id}", 303)
+    place = f"{'/dashboard' if 'dashboard' in routes else ''}/jobs/{job.id}"
+    # A browser goes there; curl does not, and shows the text.
+    return PlainTextResponse(f"{job.task} {job.id}: see {place}\n", 303, {"Location": place})
 
 
 def _live() -> None:

@@ -49,9 +49,9 @@ def plan_studies(project: str) -> dict[str, Any]:
 
 
 def _write(number: int, stage: str) -> int:
-    for lesson in range(LESSONS):
-        current_run().progress(number * LESSONS + lesson, len(STAGES) * LESSONS, stage, f"lesson {lesson + 1}")
+    for lesson in range(1, LESSONS + 1):
         sleep(LESSON_SECONDS)
+        current_run().progress(number * LESSONS + lesson, len(STAGES) * LESSONS, stage, f"lesson {lesson}")
     return LESSONS
 
 

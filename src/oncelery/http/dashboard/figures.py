@@ -171,8 +171,13 @@ class TaskFigures:
 
     @property
     def began(self) -> int:
-        """How many runs have begun."""
-        return self.counts[RunBegan.decision]
+        """How many runs have begun, also those that took their counts with them when they were killed."""
+        return max(self.counts[RunBegan.decision], self.runs, self.cut_short)
+
+    @property
+    def cut_short(self) -> int:
+        """How many runs died with their process, or were taken over."""
+        return self.counts[f"{JobReleased.decision}{SEPARATOR}{Cause.CRASH}"] + self.counts["fenced"]
 
     @property
     def jobs(self) -> int:
@@ -181,9 +186,8 @@ class TaskFigures:
 
     @property
     def crash_rate(self) -> float | None:
-        """How many of a hundred runs were cut short: died with their process, or were taken over."""
-        cut_short = self.counts[f"{JobReleased.decision}{SEPARATOR}{Cause.CRASH}"] + self.counts["fenced"]
-        return 100 * cut_short / self.began if self.began else None
+        """How many of a hundred runs were cut short."""
+        return 100 * self.cut_short / self.began if self.began else None
 
     @property
     def mean(self) -> timedelta | None:
