@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from datetime import timedelta
+from math import isfinite
 from time import monotonic, sleep
 from typing import Any, ParamSpec, TypeVar
 
@@ -178,7 +179,13 @@ class Run:
         if done != total and stage == written_stage and monotonic() - written_at < PROGRESS_EVERY:
             return
         self._progress = (monotonic(), stage)
-        progress = Progress(done=done, total=total, stage=stage, message=message)
+        # As it can be read again, whatever it was computed from: else nobody could read the job any more.
+        progress = Progress(
+            done=_finite(done) or 0.0,
+            total=_finite(total),
+            stage=stage and str(stage),
+            message=message and str(message),
+        )
         try:
             self._heed(self.ledger.record(self.lease, progress=progress))
         except StoreUnavailableError as error:
@@ -219,6 +226,14 @@ class Run:
             self._lost = True
             raise LeaseLostError(key=self.key, job_id=self.job_id, state=answer.state)
         self._cancelled = self._cancelled or answer.cancel_requested
+
+
+def _finite(number: float | None) -> float | None:
+    """Give a number that JSON has as well; None for none, for an infinite one and for what is not a number."""
+    try:
+        return float(number) if number is not None and isfinite(number) else None
+    except OverflowError:
+        return None
 
 
 def _free_standing() -> Run:
