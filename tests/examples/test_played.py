@@ -26,3 +26,5 @@ def test_a_reader_sees_what_the_readme_shows(name: str, pytestconfig: pytest.Con
     readme = (pytestconfig.rootpath / "examples" / name / "README.md").read_text()
     shown = readme.partition(f"$ python -m examples.{name}\n")[2].partition("```")[0]
     assert played.stdout == shown
+    front = (pytestconfig.rootpath / "README.md").read_text()
+    assert played.stdout.startswith(front.partition(f"$ python -m examples.{name}\n")[2].partition("```")[0])
