@@ -10,10 +10,13 @@ from datetime import datetime, timedelta
 from time import perf_counter
 from typing import NoReturn, TypeVar, assert_never
 
+from msgspec.structs import replace
+
 from oncelery import answers as a
 from oncelery import events as e
 from oncelery.errors import LimitReachedError, PayloadMismatchError, TooLargeError
 from oncelery.job import (
+    LONGEST,
     Answer,
     Duplicate,
     DuplicateCount,
@@ -148,6 +151,9 @@ class Ledger:
         """End our run; the only way out of it."""
         if isinstance(settlement, Complete):
             self._limit(f"result of job {lease.job_id!r}", settlement.result, self.limits.result)
+        elif isinstance(settlement, Release) and settlement.delay > LONGEST:
+            # Not refused: the run is over, and its job must not be left as if it were not.
+            settlement = replace(settlement, delay=LONGEST)
         started = perf_counter()
         answer = self.store.settle(lease, settlement)
         match answer, settlement:
@@ -253,8 +259,8 @@ class Ledger:
             raise ValueError(f"a key is 64 hex digits, made by oncelery.fingerprint, not {submission.key!r}")
         if not (submission.id and submission.task and submission.queue):
             raise ValueError(f"a submission needs its id, task and queue: {submission}")
-        if submission.delay < NO_TIME:
-            raise ValueError(f"a delay cannot be negative: {submission.delay}")
+        if not NO_TIME <= submission.delay <= LONGEST:
+            raise ValueError(f"a delay is neither negative nor longer than {LONGEST.days} days: {submission.delay}")
         # All at once first: every call and every delivery comes by here.
         texts = (submission.id, submission.task, submission.queue, submission.scope, submission.caller)
         if max(map(len, texts)) > self.limits.name or len(submission.body or b"") > self.limits.body:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from oncelery.errors import ConfigurationError
 from oncelery.fingerprint import KeyChoice, Paths
-from oncelery.job import DEFAULT_HISTORY, DEFAULT_RETENTION, Durability, OnDuplicate
+from oncelery.job import DEFAULT_HISTORY, DEFAULT_RETENTION, LONGEST, Durability, OnDuplicate
 
 #: How long a run may go unseen before another may begin.
 DEFAULT_LEASE = timedelta(seconds=30)
@@ -70,6 +70,8 @@ class Policy:
         _require(self.lease >= timedelta(seconds=1), "lease must be at least one second", self.lease)
         _require(self.retention >= timedelta(0), "retention cannot be negative (0 = mutual exclusion)", self.retention)
         _require(self.history >= self.retention, "history must be at least as long as retention", self.history)
+        longest = max(self.lease, self.history)
+        _require(longest <= LONGEST, f"no time may be longer than {LONGEST.days} days", longest)
         _require(self.max_attempts >= 1, "max_attempts must be at least 1", self.max_attempts)
         _require(self.max_crashes >= 0, "max_crashes cannot be negative", self.max_crashes)
         _require(isinstance(self.backoff, Backoff), "backoff must be a Backoff", self.backoff)

@@ -60,6 +60,7 @@ def begin(ledger: Ledger, submission: Submission = CHARGE, policy: Policy = POLI
         ({"queue": ""}, "queue"),
         ({"body": None}, "body"),
         ({"delay": timedelta(seconds=-1)}, "delay"),
+        ({"delay": timedelta(seconds=1.8e12)}, "delay"),
     ],
 )
 def test_a_submission_that_cannot_be_is_refused_by_name(ledger: Ledger, change: dict[str, Any], named: str) -> None:
@@ -75,6 +76,16 @@ def test_what_is_over_its_limit_is_refused_before_it_is_stored(ledger: Ledger, c
         ledger.reserve(replace(CHARGE, **change))
 
     assert ledger.last(KEY) is None
+
+
+def test_a_retry_that_would_never_come_is_put_off_for_as_long_as_can_be_told(ledger: Ledger) -> None:
+    ledger.reserve(CHARGE)
+    ledger.settle(begin(ledger), Release(cause=Cause.RETRY, delay=timedelta(seconds=1.8e12)))
+
+    job = ledger.get("job-1")
+    assert job
+    assert job.not_before
+    assert job.not_before > job.changed_at + timedelta(days=360_000)
 
 
 def test_a_result_or_step_over_its_limit_leaves_the_run_ours(ledger: Ledger) -> None:

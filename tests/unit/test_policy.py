@@ -16,6 +16,8 @@ from oncelery.policy import Backoff, Policy
         ({"lease": timedelta(0)}, "lease"),
         ({"retention": timedelta(seconds=-1)}, "retention"),
         ({"history": timedelta(hours=1)}, "history"),
+        ({"history": timedelta.max}, "no time may be longer"),
+        ({"lease": timedelta(days=400_000)}, "no time may be longer"),
         ({"max_attempts": 0}, "max_attempts"),
         ({"max_crashes": -1}, "max_crashes"),
         ({"on_takeover": "hope"}, "on_takeover"),
