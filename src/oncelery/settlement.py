@@ -85,7 +85,8 @@ def decide(outcome: Outcome, policy: Policy, lease: Lease, *, jitter: float) -> 
         case Returned(result):
             return Complete(result=result)
         case Raised(JobCancelledError() as error):
-            return Cancel(reason=str(error))
+            # Half a character, as of a badly encoded file name, as its escape: what no store takes would end no job.
+            return Cancel(reason=str(error).encode(errors="backslashreplace").decode())
         case Raised(OutcomeUnknownError(), failure):
             return Bury(reason=Reason.OUTCOME_UNKNOWN, error=failure)
         case Raised(error, failure):

@@ -54,6 +54,7 @@ def raised(error: BaseException) -> Raised:
         (raised(GatewayTimeoutError()), Bury(reason=Reason.FAILED, error=FAILURE)),
         (raised(TimeoutError()), Release(cause=Cause.RETRY, delay=timedelta(seconds=0.5), error=FAILURE)),
         (raised(JobCancelledError("by ops")), Cancel(reason="by ops")),
+        (raised(JobCancelledError("no \udcff.csv")), Cancel(reason="no \\udcff.csv")),
         (Postponed(timedelta(minutes=3)), Release(cause=Cause.RETRY, delay=timedelta(minutes=3))),
         (Interrupted(), Release(cause=Cause.HANDBACK)),
     ],
