@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, MutableMapping
 from datetime import date
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import pytest
 from fastapi import Depends, FastAPI, Response
@@ -436,6 +437,20 @@ def test_without_the_mapping_a_missing_key_is_still_a_bad_request() -> None:
         pass
 
     assert client_of(app).post("/").status_code == 400
+
+
+@pytest.mark.parametrize("name", ["caf\u00e9", "pay out", "shop/charge", "50%", "a?b#c"])
+def test_a_task_of_any_name_is_submitted_under_it(hand: Hand, name: str) -> None:
+    def work(order: str) -> str:
+        return order
+
+    task = hand.once.task(name=name)(work)
+    client = client_of(create_app(hand.once, tasks=[task]))
+
+    answer = client.post(f"/jobs/{quote(name, safe='')}", json={"order": "o-1"})
+
+    assert (answer.status_code, answer.json()["task"]) == (202, name)
+    assert client.get(answer.headers["location"]).json() == answer.json()
 
 
 def test_nothing_in_the_path_of_a_request_can_end_the_header_that_links_to_its_job(hand: Hand) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any, Final, assert_never
-from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request
 from fastapi.responses import Response
@@ -70,11 +69,12 @@ def _add_task(router: APIRouter, service: Service, task: IdempotentTask) -> None
             caller=caller.name,
             notify=notify,
             request=request,
-            jobs_url=jobs_url(request, 1),
+            jobs_url=jobs_url(request, 1 + task.name.count("/")),
         )
 
     router.add_api_route(
-        f"/jobs/{quote(task.name)}",
+        # As servers give a path, decoded; braces would be taken for a parameter.
+        f"/jobs/{task.name.replace('{', '%7B').replace('}', '%7D')}",
         submit_job,
         methods=["POST"],
         name=f"submit {task.name}",
