@@ -21,6 +21,9 @@ endif
 RUNTIME := $(VENV)/installed-for-up
 DEVELOPMENT := $(VENV)/installed-for-development
 
+# One more than there are cores: many tests wait for a lease to lapse or a worker to start.
+PROCESSES := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+
 # The servers that no wheel carries. Their Debian packages would also start services that nobody asked for.
 define INSTALL_SERVERS
 set -eu
@@ -46,7 +49,7 @@ up: $(if $(wildcard $(DEVELOPMENT)),$(DEVELOPMENT),$(RUNTIME)) ## Start it all o
 	@$(BIN)/oncelery up --port $(PORT)
 
 test: $(DEVELOPMENT) servers ## Run all tests, on real servers that they start and stop; TESTS="..." for some, or for options
-	$(BIN)/pytest --numprocesses auto --dist loadfile $(TESTS)
+	$(BIN)/pytest --numprocesses $(PROCESSES) --dist loadfile $(TESTS)
 
 prove: $(DEVELOPMENT) servers ## Kill, drop and delay over many more jobs than `make test` does; takes minutes
 	$(BIN)/pytest -m prove $(TESTS)
