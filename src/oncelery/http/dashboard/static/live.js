@@ -24,7 +24,10 @@ function open(changed) {
     say("live", "Live");
     const part = document.createElement("div");
     part.innerHTML = event.data;
+    const focused = document.activeElement;
     morph(page, part);
+    // Moving an element takes its focus away.
+    if (focused !== document.activeElement && focused?.isConnected) focused.focus({ preventScroll: true });
     changed();
   };
   source.onerror = () => {
