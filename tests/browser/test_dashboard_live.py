@@ -143,6 +143,7 @@ def test_everything_is_reached_from_the_keyboard(window: Open, service: str, wor
 
 def test_what_is_typed_and_opened_stays_while_the_page_changes(window: Open, service: str, world: World) -> None:
     page = window(service).open("/jobs")
+    expect(page.locator("#live")).to_have_text("Live")
     page.get_by_label("Id or key").fill("half typed")
 
     job_id = world.tasks.joining.delay(world.name()).id
