@@ -45,7 +45,7 @@ def running(log: Path, *command: str) -> Iterator[subprocess.Popen[bytes]]:
         )
     try:
         yield process
-    except BaseException:
+    except BaseException:  # also Ctrl-C: whatever went wrong, its log tells why
         sys.stderr.write(log.read_text())
         raise
     finally:

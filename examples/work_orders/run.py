@@ -107,7 +107,7 @@ def worker(log: Path) -> Iterator[subprocess.Popen[bytes]]:
         process = subprocess.Popen(command, cwd=HERE, stdout=said, stderr=said, start_new_session=True)  # noqa: S603
     try:
         yield process
-    except BaseException:
+    except BaseException:  # also Ctrl-C: whatever went wrong, its log tells why
         sys.stderr.write(log.read_text())
         raise
     finally:

@@ -11,18 +11,16 @@ import json
 import os
 import secrets
 import signal
-import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import psutil
 
-from faults import readiness
 from faults.brokers import Broker
-from oncelery.embedded.process import PATIENCE_SECONDS, ServerProcess, eventually
+from oncelery.embedded.process import PATIENCE_SECONDS, eventually
+from oncelery.embedded.worker import WorkerProcess
 from oncelery.errors import OnceleryError
 
 #: From where a worker imports its app, as the tests do.
@@ -34,9 +32,6 @@ ALONE = ("--without-mingle", "--without-gossip", "--without-heartbeat")
 #: How long a worker may take to stop. A task that ends just when the pool closes holds it up for 30 s (billiard's child
 #: waits for someone to read the result), so less would kill what would have ended by itself.
 STOP_SECONDS = 60.0
-
-#: Signals for the worker and all its children; others are for the worker, which tells its children what it likes.
-FOR_ALL = {signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT}
 
 
 class Workers:
@@ -63,14 +58,14 @@ class Workers:
 
         `settings` go over the app's configuration, `options` are for the command line, `store` is in ONCELERY_STORE.
         """
-        command = [sys.executable, "-m", "celery", "--app", app_module, "worker", "--loglevel", "INFO"]
-        command += ["--hostname", f"worker-{secrets.token_hex(4)}@localhost", "--include", readiness.__name__]
-        command += ["--pool", pool, "--concurrency", str(concurrency), *options]
-        command += ["--queues", ",".join(queues)] if queues else []
+        given = ["--hostname", f"worker-{secrets.token_hex(4)}@localhost", "--pool", pool]
+        given += ["--concurrency", str(concurrency), *options]
+        given += ["--queues", ",".join(queues)] if queues else []
         changes = broker.settings | dict(settings or {})
-        command += [f"{name}=(json){json.dumps(value)}" for name, value in changes.items()]
-        environment = {"ONCELERY_STORE": store} if store else {}
-        worker = Worker(self.folder / f"worker-{len(self.started) + 1}", command, environment | dict(env or {}))
+        given += [f"{name}=(json){json.dumps(value)}" for name, value in changes.items()]
+        path = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
+        environment = {"PYTHONPATH": path} | ({"ONCELERY_STORE": store} if store else {}) | dict(env or {})
+        worker = Worker(self.folder / f"worker-{len(self.started) + 1}", app_module, *given, environment=environment)
         self.started.append(worker)
         return worker.start()
 
@@ -85,7 +80,7 @@ class Workers:
             worker.stop()
 
 
-class Worker(ServerProcess):
+class Worker(WorkerProcess):
     """A worker that takes tasks when `start()` returns. Its log is in `log_file`.
 
     `kill`, `pause` and `resume` are for it and all its children; `restart` is also for a killed one.
@@ -93,16 +88,6 @@ class Worker(ServerProcess):
 
     #: For when the test's own process dies: nothing may be left.
     stop_signal = signal.SIGKILL
-
-    def __init__(self, folder: Path, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        super().__init__(folder)
-        self.command = command
-        self.environment = environment
-
-    @property
-    def url(self) -> str:
-        """A worker is nobody's server."""
-        raise NotImplementedError
 
     @property
     def log(self) -> str:
@@ -139,28 +124,6 @@ class Worker(ServerProcess):
         self.resume()
         eventually(lambda: not self.is_running, within)
         super().stop()
-
-    def _command(self) -> list[str]:
-        return [*self.command]
-
-    def _environment(self) -> dict[str, str]:
-        path = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
-        return {"PYTHONPATH": path, readiness.VARIABLE: str(self._ready_file), **self.environment}
-
-    def _answers(self) -> bool:
-        return self._ready_file.exists() and self._ready_file.read_text() == str(self.pid)
-
-    @property
-    def _ready_file(self) -> Path:
-        return self.folder / "ready"
-
-    def _signal(self, number: signal.Signals) -> None:
-        if number not in FOR_ALL:
-            super()._signal(number)
-        elif self.is_running:
-            # It leads a group of its own, which may end between the look and the signal.
-            with suppress(ProcessLookupError):
-                os.killpg(self.pid, number)
 
 
 def is_gone(process: psutil.Process) -> bool:

@@ -8,11 +8,11 @@ from typing import Any, assert_never
 
 import click
 
-from oncelery.answers import Absent, Discarded, Existing, NotBuried, ReviveAnswer, Revived
+from oncelery.answers import Absent, Discarded, NotBuried
 from oncelery.cli.output import Moment, ago, console, fields_of, json_option, table, tell
 from oncelery.cli.target import Target, target_options
 from oncelery.job import Query, State
-from oncelery.operations.dead_letters import Fate, Revival
+from oncelery.operations.dead_letters import Fate, Revival, fate_of
 
 
 class Json(click.ParamType[Any]):
@@ -105,7 +105,7 @@ def revive(
     if many or dry_run:
         told = _told(letters.revive_many(Query(task=task, scope=scope, since=since), dry_run=dry_run), job_ids)
     else:
-        told = {job_id: _fate(letters.revive(job_id, args=args, kwargs=kwargs)) for job_id in job_ids}
+        told = {job_id: fate_of(letters.revive(job_id, args=args, kwargs=kwargs)) for job_id in job_ids}
     _tell(told, as_json=as_json, dry_run=dry_run)
     ctx.exit(any(fate != Fate.REVIVED for fate, _ in told.values()))
 
@@ -136,20 +136,6 @@ def discard(ctx: click.Context, target: Target, *, job_ids: tuple[str, ...], as_
 def _told(revival: Revival, only: tuple[str, ...]) -> dict[str, tuple[str, str]]:
     told = {item.job_id: (str(item.fate), item.why) for item in revival.items if not only or item.job_id in only}
     return told | {job_id: (str(Fate.FAILED), "no dead letter") for job_id in only if job_id not in told}
-
-
-def _fate(answer: ReviveAnswer) -> tuple[str, str]:
-    match answer:
-        case Revived():
-            return Fate.REVIVED, ""
-        case Existing(job):
-            return Fate.SUPERSEDED, f"by job {job.id}, which is {job.state}"
-        case NotBuried(job):
-            return Fate.FAILED, f"it is {job.state}"
-        case Absent():
-            return Fate.FAILED, "unknown"
-        case _:
-            assert_never(answer)
 
 
 def _tell(told: dict[str, tuple[str, str]], *, as_json: bool, dry_run: bool) -> None:

@@ -82,11 +82,6 @@ class ServerProcess(ABC):
         self._owner = os.getpid()
 
     @property
-    @abstractmethod
-    def url(self) -> str:
-        """Where clients connect."""
-
-    @property
     def pid(self) -> int:
         """The id of the server's process."""
         if self._process is None:

@@ -1,4 +1,4 @@
-"""Included by a worker that `oncelery up` starts: tells in a file that it takes tasks."""
+"""Included by a worker that a WorkerProcess starts: tells in a file that it takes tasks."""
 
 from __future__ import annotations
 

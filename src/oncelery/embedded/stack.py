@@ -48,7 +48,9 @@ class Stack:
         #: Filled when the server's port is known, before those who read it are started.
         self.environment: dict[str, str] = {VARIABLE: app}
         self.service = ServiceProcess(folder / "service", api=api, port=port, environment=self.environment)
-        self.worker = WorkerProcess(folder / "worker", app=app, concurrency=concurrency, environment=self.environment)
+        # What a worker does for other workers takes it a second at its start.
+        options = ("--hostname", "up@%h", "--concurrency", str(concurrency), "--without-mingle", "--without-gossip")
+        self.worker = WorkerProcess(folder / "worker", app, *options, environment=self.environment)
         self._running = ExitStack()
 
     @property

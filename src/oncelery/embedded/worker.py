@@ -17,27 +17,20 @@ FOR_ALL = {signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT}
 
 
 class WorkerProcess(ServerProcess):
-    """A worker of an app, named as for `celery -A`, that takes tasks when `start()` returns."""
+    """A worker of an app, named as for `celery -A`, that takes tasks when `start()` returns; with Celery's options."""
 
     #: Celery's cold shutdown: the runs under way are handed back, and go on at the next start.
     stop_signal = signal.SIGQUIT
 
-    def __init__(self, folder: Path | str, *, app: str, concurrency: int, environment: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path | str, app: str, *options: str, environment: Mapping[str, str]) -> None:
         super().__init__(folder)
         self.app = app
-        self.concurrency = concurrency
+        self.options = options
         self.environment = environment
-
-    @property
-    def url(self) -> str:
-        """A worker is nobody's server."""
-        raise NotImplementedError
 
     def _command(self) -> list[str]:
         command = [sys.executable, "-m", "celery", "--app", self.app, "worker", "--loglevel", "INFO"]
-        command += ["--hostname", "up@%h", "--include", readiness.__name__, "--concurrency", str(self.concurrency)]
-        # What a worker does for other workers takes it a second at its start.
-        return [*command, "--without-mingle", "--without-gossip"]
+        return [*command, "--include", readiness.__name__, *self.options]
 
     def _environment(self) -> dict[str, str]:
         return {readiness.VARIABLE: str(self._ready_file), **self.environment}

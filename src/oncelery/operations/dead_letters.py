@@ -159,19 +159,24 @@ def _buried(query: Query | None, filters: Filters) -> Query:
     return replace(query_of(query, filters), states=frozenset({State.BURIED}))
 
 
+def fate_of(answer: ReviveAnswer) -> tuple[Fate, str]:
+    """Tell in words what became of a dead letter that was to be revived, and why."""
+    match answer:
+        case Revived():
+            return Fate.REVIVED, ""
+        case Existing(job):
+            return Fate.SUPERSEDED, f"by job {job.id}, which is {job.state}"
+        case NotBuried(job):
+            return Fate.FAILED, f"it is {job.state}"
+        case Absent():
+            return Fate.FAILED, "unknown"
+        case _:
+            assert_never(answer)
+
+
 def _try(revive: Callable[[str], ReviveAnswer], job_id: str) -> tuple[Fate, str]:
     try:
-        match answer := revive(job_id):
-            case Revived():
-                return Fate.REVIVED, ""
-            case Existing(job):
-                return Fate.SUPERSEDED, f"by job {job.id}, which is {job.state}"
-            case NotBuried(job):
-                return Fate.FAILED, f"it is {job.state} meanwhile"
-            case Absent():
-                return Fate.FAILED, "it is gone meanwhile"
-            case _:
-                assert_never(answer)
+        return fate_of(revive(job_id))
     except StoreUnavailableError:
         raise
     except Exception as error:

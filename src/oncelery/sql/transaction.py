@@ -81,7 +81,7 @@ class Transaction:
                 self._end()
             else:
                 self._give_up(self._failure)
-        except BaseException:
+        except BaseException:  # whatever strikes, nothing may be left open
             # Harmless where it is committed or undone already.
             self._undo()
             raise
@@ -97,7 +97,7 @@ class Transaction:
             self._record = _record_of(self._run, self._caller)
             if self._run.attempt > 1:
                 self._stop_if_committed()
-        except BaseException:
+        except BaseException:  # as above
             self._undo()
             self._caller.end()
             self._depth = 0

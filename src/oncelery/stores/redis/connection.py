@@ -133,7 +133,7 @@ class Link:
                 reply = ask(size + script.head + rest)
             except driver.NoScriptError:
                 reply = ask(size + script.text_head + rest)
-        except BaseException as error:
+        except BaseException as error:  # also a time limit, after which a reply may be unread
             self._give_back(error)
             raise
         self._idle.append(self)
