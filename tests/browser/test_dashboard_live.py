@@ -153,6 +153,19 @@ def test_what_is_typed_and_opened_stays_while_the_page_changes(window: Open, ser
     expect(page.get_by_label("Id or key")).to_be_focused()
 
 
+def test_the_focus_goes_along_with_a_row_that_moves(window: Open, service: str, world: World) -> None:
+    older, newer = (world.tasks.joining.apply_async((world.name(),), countdown=600).id for _ in range(2))
+    page = window(service).open("/jobs")
+    expect(page.locator(f"#job-{newer} + #job-{older}")).to_be_visible()
+    link = page.locator(f"#job-{older} a").first
+    link.focus()
+
+    world.once.jobs.cancel(older)
+
+    expect(page.locator(f"#job-{older} + #job-{newer}")).to_be_visible()
+    expect(link).to_be_focused()
+
+
 def test_a_text_of_a_task_is_not_run(window: Open, service: str, world: World) -> None:
     attack = "<img src=x onerror=\"document.title='run'\"><script>document.title='run'</script>"
     job_id = world.tasks.raises.delay(attack, "refused").id
