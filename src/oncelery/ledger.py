@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from time import perf_counter
@@ -67,13 +67,25 @@ class Ledger:
         self, submission: Submission, *, on_duplicate: OnDuplicate = OnDuplicate.JOIN
     ) -> a.Reserved | a.Existing:
         """Accept a job under its key, or answer with the one that is there; raise if that one has another payload."""
+        return self.reserving(submission, on_duplicate=on_duplicate)()
+
+    def reserving(
+        self, submission: Submission, *, on_duplicate: OnDuplicate = OnDuplicate.JOIN
+    ) -> Callable[[], a.Reserved | a.Existing]:
+        """Ask for `reserve`, and give what waits for the answer: to be called once, after what else there is to do."""
         self._check(submission)
         if submission.body is None:
             raise ValueError(
                 f"job {submission.id!r} cannot be reserved without its body: nobody could publish it again"
             )
         started = perf_counter()
-        match answer := self.store.reserve(submission, on_duplicate=on_duplicate):
+        wait = self.store.reserving(submission, on_duplicate=on_duplicate)
+        return lambda: self._reserved(submission, on_duplicate, started, wait())
+
+    def _reserved(
+        self, submission: Submission, on_duplicate: OnDuplicate, started: float, answer: a.ReserveAnswer
+    ) -> a.Reserved | a.Existing:
+        match answer:
             case a.Reserved(job):
                 self._tell(e.JobAccepted, job, started)
             case a.Existing(job):

@@ -181,7 +181,7 @@ def test_the_sweeper_does_not_publish_what_has_been_the_death_of_too_many(hand: 
 
 
 def test_a_worker_reads_a_resent_message_that_has_no_key(hand: Hand) -> None:
-    hand.once.send_task("joining", (hand.name(),), task_id="unknown", headers={"oncelery": {"resent": True}})
+    hand.once.send_task("joining", (hand.name(),), task_id="unknown", headers={"oncelery_resent": True})
 
     assert hand.deliver().state is None
 

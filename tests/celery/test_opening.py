@@ -15,7 +15,7 @@ from oncelery.celery.request import guarded_strategy
 from oncelery.errors import StoreUnavailableError
 from oncelery.job import State
 
-RESENT = {"oncelery": {"resent": True}}
+RESENT = {"oncelery_resent": True}
 
 
 class Delivery:

@@ -15,7 +15,7 @@ from celery.exceptions import Ignore, Reject, Retry, WorkerShutdown, WorkerTermi
 from kombu.exceptions import EncodeError
 
 from oncelery.celery.message import Message, read, write
-from oncelery.celery.publishing import HEADER, delay_until, job_id, queue_label
+from oncelery.celery.publishing import DIGEST, HEADER, NOTIFY, SCOPE, delay_until, job_id, queue_label
 from oncelery.errors import ConfigurationError, JobCancelledError, StoreUnavailableError, TooLargeError
 from oncelery.job import Failure, Job, Lease, Submission
 from oncelery.policy import Backoff
@@ -63,21 +63,20 @@ class TaskCall:
 
     def _submission(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Submission:
         task, policy, request = self.task, self.policy, self.request
-        header = (request.headers or {}).get(HEADER) or {}
-        if "key" not in header:
+        told = request.headers or {}
+        key, scope, notify = told.get(HEADER, ""), told.get(SCOPE, ""), told.get(NOTIFY, "")
+        if not key:
             # Sent by code that does not know the ledger.
             found = task.identity.of(args, kwargs, namespace=task.oncelery.namespace, task_id=request.id)
-            header = {"key": found.key, "scope": found.scope, "digest": ""}
-            if policy.notify:
-                header["notify"] = policy.notify
+            key, scope, notify = found.key, found.scope, policy.notify
         #: A URL to call when the job has ended.
-        self.notify = "" if self.eager else header.get("notify", "")
+        self.notify = "" if self.eager else notify
         delivery = request.delivery_info or {}
         return Submission(
             id=job_id(task, request.id, request.replaced_task_nesting),
-            key=header["key"],
-            digest=header["digest"],
-            scope=header["scope"],
+            key=key,
+            digest=told.get(DIGEST, ""),
+            scope=scope,
             task=task.name,
             queue=queue_label(
                 delivery.get("routing_key") or task.app.amqp.default_queue.name, delivery.get("priority")

@@ -17,7 +17,7 @@ from oncelery.celery.flusher import Flusher
 from oncelery.celery.keeper import Board, Keeper
 from oncelery.celery.message import Message
 from oncelery.celery.mirror import Mirror
-from oncelery.celery.publishing import HEADER, publish_again
+from oncelery.celery.publishing import NOTIFY, publish_again
 from oncelery.celery.reading import Reading
 from oncelery.celery.recommended import recommend
 from oncelery.celery.sweeper import Sweeper, Swept, sweep
@@ -235,8 +235,8 @@ class Oncelery:
         return Duplicates(self.ledger)
 
     def _publish_revived(self, job: Job) -> None:
-        header = (Message.unpack(self.app, job.body or b"").options.get("headers") or {}).get(HEADER) or {}
-        if notify := header.get("notify"):
+        headers = Message.unpack(self.app, job.body or b"").options.get("headers") or {}
+        if notify := headers.get(NOTIFY):
             self.callbacks.expect(job.id, notify, again=True)
         publish_again(self, job)
 

@@ -16,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from oncelery.answers import Existing, Reserved
+from oncelery.celery.gate import Gate, NotToBeSent
 from oncelery.celery.message import Message
 from oncelery.errors import DuplicateTaskError
 from oncelery.failpoints import failpoint
@@ -28,8 +29,13 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("oncelery")
 
-#: The message header that carries a job's key to the worker.
+#: The message header that carries a job's key to the worker; and those that some messages have beside it.
 HEADER = "oncelery"
+DIGEST = "oncelery_digest"
+SCOPE = "oncelery_scope"
+NOTIFY = "oncelery_notify"
+#: Set where the message may be one too many.
+RESENT = "oncelery_resent"
 
 #: Why a job is cancelled whose caller was told, by an error, that it could not be published.
 NOT_PUBLISHED = "not published"
@@ -39,6 +45,9 @@ TOLD_WITHIN = timedelta(days=2)
 
 #: What makes a call part of a canvas, whose ids are fixed before it is published.
 _CANVAS = ("chain", "chord", "group_id", "link", "link_error", "parent_id", "replaced_task_nesting")
+
+#: Options that say over what a message is sent.
+_WAYS = ("producer", "publisher", "connection")
 
 
 class Publication(Struct, frozen=True, kw_only=True):
@@ -75,6 +84,11 @@ class Publication(Struct, frozen=True, kw_only=True):
         chosen = self.task.policy.on_duplicate
         return OnDuplicate.JOIN if self.in_canvas and chosen is not OnDuplicate.REPLACE else chosen
 
+    @property
+    def by_own_way(self) -> bool:
+        """Whether the caller says over what it is sent, or it is not sent at all."""
+        return any(map(self.options.get, _WAYS)) or bool(self.task.app.conf.task_always_eager)
+
     def answered_by(self, job: Job) -> bool:
         """Whether the caller can be given that job in place of one of its own."""
         return not self.in_canvas and (not self.promised or job.id == self.job_id)
@@ -97,10 +111,11 @@ class Publication(Struct, frozen=True, kw_only=True):
             scope=self.scope,
         )
         digest = found.digest if self.idempotency_key else ""
-        header = {"key": found.key, "digest": digest, "scope": found.scope}
-        if self.notify:
-            header["notify"] = self.notify
-        self.options["headers"] = {**(self.options.get("headers") or {}), HEADER: header}
+        told = {HEADER: found.key, DIGEST: digest, SCOPE: found.scope, NOTIFY: self.notify}
+        self.options["headers"] = {
+            **(self.options.get("headers") or {}),
+            **{name: value for name, value in told.items() if value},
+        }
         return Submission(
             id=self.job_id,
             key=found.key,
@@ -130,10 +145,13 @@ def publish_once(publication: Publication) -> AsyncResult[Any]:
     """Reserve and publish; a duplicate is answered with the job that is there, by this process or by a worker."""
     task = publication.task
     once = task.oncelery
-    match once.ledger.reserve(publication.submission(), on_duplicate=publication.on_duplicate):
+    wait = once.ledger.reserving(publication.submission(), on_duplicate=publication.on_duplicate)
+    match wait() if publication.by_own_way else _publish_meanwhile(publication, wait):
+        case AsyncResult() as published:
+            return published
         case Reserved(job):
             expect(publication, job)
-            return _send(once, publication, job)
+            return _send(publication, job)
         case Existing(job) if publication.options.get("expires") and cancel_expired(once, job):
             return publish_once(publication)
         case Existing(job) if job.state.live and publication.on_duplicate is OnDuplicate.REJECT:
@@ -145,6 +163,33 @@ def publish_once(publication: Publication) -> AsyncResult[Any]:
         case Existing(job):
             expect(publication, job)
             return _existing(publication, job)
+
+
+def _publish_meanwhile(
+    publication: Publication, wait: Callable[[], Reserved | Existing]
+) -> AsyncResult[Any] | Reserved | Existing:
+    """Have the message made while the ledger is asked; if that has not just accepted it, give the answer."""
+
+    def answer() -> Reserved | Existing:
+        found = wait()
+        if isinstance(found, Reserved) and not found.job.behind:
+            expect(publication, found.job)
+            failpoint("before-publish")
+        return found
+
+    with publication.task.app.producer_or_acquire() as producer:
+        gate = Gate(producer, answer)
+        try:
+            return marked(publication.task.send(publication, producer=gate), gate.job)
+        except NotToBeSent as stop:
+            return stop.answer
+        except Exception as error:
+            if not gate.asked:
+                # Celery refuses the call itself.
+                gate.ask()
+            if gate.job is None:
+                raise
+            return _not_sent(publication, gate.job, error)
 
 
 def expect(publication: Publication, job: Job, *, ledger: Ledger | None = None) -> None:
@@ -166,7 +211,7 @@ def _existing(publication: Publication, job: Job) -> AsyncResult[Any]:
     return marked(result, job, existing=True)
 
 
-def _send(once: Oncelery, publication: Publication, job: Job) -> AsyncResult[Any]:
+def _send(publication: Publication, job: Job) -> AsyncResult[Any]:
     task = publication.task
     if job.behind:
         # It would only be sent away; the end of the job before it publishes it.
@@ -178,14 +223,20 @@ def _send(once: Oncelery, publication: Publication, job: Job) -> AsyncResult[Any
         if task.app.conf.task_always_eager:
             # It is the task's own, and its job is settled.
             raise
-        if isinstance(error, OperationalError) and once.settings.on_broker_down == "accept":
-            _logger.warning("job %s is accepted, but the broker did not take it; the sweeper will: %s", job.id, error)
-            return marked(task.AsyncResult(publication.task_id), job, published=False)
-        # The caller sees the error, so nobody may find the job later and run it; unless others were told that it will.
-        found = once.ledger.get(job.id)
-        if found is None or not found.duplicates:
-            once.ledger.cancel(job.id, reason=NOT_PUBLISHED)
-        raise
+        return _not_sent(publication, job, error)
+
+
+def _not_sent(publication: Publication, job: Job, error: Exception) -> AsyncResult[Any]:
+    """Leave the job to the sweeper, if that is what the app wants; else see that it is not run, and raise the error."""
+    task, once = publication.task, publication.task.oncelery
+    if isinstance(error, OperationalError) and once.settings.on_broker_down == "accept":
+        _logger.warning("job %s is accepted, but the broker did not take it; the sweeper will: %s", job.id, error)
+        return marked(task.AsyncResult(publication.task_id), job, published=False)
+    # The caller sees the error, so nobody may find the job later and run it; unless others were told that it will.
+    found = once.ledger.get(job.id)
+    if found is None or not found.duplicates:
+        once.ledger.cancel(job.id, reason=NOT_PUBLISHED)
+    raise error
 
 
 def marked(
@@ -205,8 +256,7 @@ def publish_again(once: Oncelery, job: Job, *, countdown: float | None = None, r
     message = Message.unpack(once.app, job.body or b"")
     options = {"task_id": job.id, **message.options}
     if resent:
-        headers = options.get("headers") or {}
-        options["headers"] = {**headers, HEADER: {**(headers.get(HEADER) or {}), "resent": True}}
+        options["headers"] = {**(options.get("headers") or {}), RESENT: True}
     if once.app.conf.task_always_eager:
         once.app.tasks[message.task].apply(message.args, message.kwargs, **options)
     else:

@@ -17,7 +17,7 @@ from celery.worker.state import task_ready
 from oncelery.answers import Buried, Busy, Cancelled, Finished, ReceivedAnswer, Settled
 from oncelery.celery.call import failure_of
 from oncelery.celery.opening import fail_buried, opened, tell
-from oncelery.celery.publishing import HEADER, job_id, publish_again, publish_or_leave
+from oncelery.celery.publishing import RESENT, job_id, publish_again, publish_or_leave
 from oncelery.errors import OnceleryError
 from oncelery.job import DISCARDED, Cause, Reason, State
 from oncelery.settlement import Raised, Release, decide
@@ -153,7 +153,7 @@ def guarded_strategy(task: Any, app: Any, consumer: Any, **options: Any) -> Any:
 
 
 def _has_come_before(message: Any) -> bool:
-    again = (message.delivery_info or {}).get("redelivered") or (message.headers.get(HEADER) or {}).get("resent")
+    again = (message.delivery_info or {}).get("redelivered") or message.headers.get(RESENT)
     return bool(again and message.headers.get("id"))
 
 

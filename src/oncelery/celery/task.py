@@ -172,10 +172,10 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
             self.oncelery.callbacks.check(url)
         return url
 
-    def send(self, publication: Publication) -> AsyncResult[Any]:
+    def send(self, publication: Publication, **options: Any) -> AsyncResult[Any]:
         """Publish as Celery does."""
         call = publication
-        return super().apply_async(call.args, dict(call.kwargs), task_id=call.task_id, **call.options)
+        return super().apply_async(call.args, dict(call.kwargs), task_id=call.task_id, **call.options | options)
 
     def _plain(self, args: Any, kwargs: Any, options: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
         # Celery 5.6 and older leave it to the caller to dump models.

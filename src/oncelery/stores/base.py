@@ -71,6 +71,9 @@ class Store(Protocol):
         long that lasts. Duplicates take nothing, and are answered as ever.
         """
 
+    def reserving(self, submission: Submission, *, on_duplicate: OnDuplicate) -> Callable[[], ReserveAnswer]:
+        """Ask for `reserve`, and give what waits for the answer: to be called once, after what else there is to do."""
+
     def begin(
         self, submission: Submission, *, holder: str, worker: str, lease: timedelta, max_crashes: int, hold: bool
     ) -> BeginAnswer:

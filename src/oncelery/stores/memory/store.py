@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import wraps
+from functools import partial, wraps
 from types import MappingProxyType
 from typing import Concatenate, ParamSpec, TypeVar, assert_never
 
@@ -84,6 +84,9 @@ class MemoryStore:
         keeper.cancel(now, "replaced")
         self._shelf.ended(now, keeper)
         return a.Reserved(self._shelf.accept(now, submission).job)
+
+    def reserving(self, submission: Submission, *, on_duplicate: OnDuplicate) -> Callable[[], a.ReserveAnswer]:
+        return partial(self.reserve, submission, on_duplicate=on_duplicate)
 
     def _join(
         self, now: datetime, keeper: Entry, submission: Submission, on_duplicate: OnDuplicate

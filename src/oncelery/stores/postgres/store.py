@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from oncelery import answers as a
@@ -139,6 +140,9 @@ class PostgresStore:
         values = (*_work(submission), submission.delay, *_keeping(submission), on_duplicate, *limits)
         [(answer, wait, *job)] = self._call("reserve", values, "answer, wait, {job}")
         return a.Full(wait) if answer == "Full" else _RESERVE[answer](rows.job_of(job))
+
+    def reserving(self, submission: Submission, *, on_duplicate: OnDuplicate) -> Callable[[], a.ReserveAnswer]:
+        return partial(self.reserve, submission, on_duplicate=on_duplicate)
 
     def begin(
         self, submission: Submission, *, holder: str, worker: str, lease: timedelta, max_crashes: int, hold: bool

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -70,6 +71,24 @@ class Server:
                     raise mapped(error) from error
                 time.sleep(PAUSE_SECONDS * failures)
 
+    def start(self, verb: str, inputs: Sequence[Word], *, safe: bool = False) -> Callable[[], Any]:
+        """Send a verb's script, and give what waits for its reply. If that way breaks, it is run anew."""
+        if not safe:
+            try:
+                link = self._take()
+                link.send(verb, len(inputs), words(inputs))
+            except driver.RedisError:
+                pass
+            else:
+                return partial(self._finish, link, verb, inputs)
+        return partial(self.run, verb, inputs, safe=safe)
+
+    def _finish(self, link: Link, verb: str, inputs: Sequence[Word]) -> Any:  # noqa: ANN401
+        try:
+            return link.receive()
+        except driver.RedisError:
+            return self.run(verb, inputs)
+
     def facts(self) -> ServerFacts:
         """Ask the server about itself, on a connection that is not left over from before it was restarted."""
         self.close()
@@ -126,18 +145,34 @@ class Link:
         """
         script = self._library[verb]
         ask = self._ask_and_wait if safe else self._ask
-        # The script, the one key that says which node has them all, and the inputs.
-        size, rest = b"*%d\r\n" % (2 + 2 + count), self._keys + written
         try:
             try:
-                reply = ask(size + script.head + rest)
+                reply = ask(self._command(script.head, count, written))
             except driver.NoScriptError:
-                reply = ask(size + script.text_head + rest)
+                reply = ask(self._command(script.text_head, count, written))
         except BaseException as error:  # also a time limit, after which a reply may be unread
             self._give_back(error)
             raise
         self._idle.append(self)
         return reply
+
+    def send(self, verb: str, count: int, written: bytes) -> None:
+        """Send a script's name with its inputs, and nothing else until its reply is received."""
+        self._send(self._command(self._library[verb].head, count, written))
+
+    def receive(self) -> Any:  # noqa: ANN401
+        """Read the reply to what was sent. Then this link is idle again."""
+        try:
+            reply = self._connection.read_response()
+        except BaseException as error:
+            self._give_back(error)
+            raise
+        self._idle.append(self)
+        return reply
+
+    def _command(self, head: bytes, count: int, written: bytes) -> bytes:
+        """Join the script, the one key that says which node has them all, and the inputs."""
+        return b"*%d\r\n%b%b%b" % (2 + 2 + count, head, self._keys, written)
 
     def facts(self) -> ServerFacts:
         """Ask the server about itself."""
@@ -147,10 +182,12 @@ class Link:
         """Close the connection."""
         self._connection.disconnect()
 
+    def _send(self, commands: bytes) -> None:
+        self._connection.send_packed_command([commands], check_health=False)
+
     def _ask(self, command: bytes) -> Any:  # noqa: ANN401
-        connection = self._connection
-        connection.send_packed_command([command], check_health=False)
-        return connection.read_response()
+        self._send(command)
+        return self._connection.read_response()
 
     def _ask_and_wait(self, command: bytes) -> Any:  # noqa: ANN401
         barrier = self._barrier = self._barrier or choose_barrier(
@@ -161,7 +198,7 @@ class Link:
             seconds=self._address.reply_seconds,
         )
         # All in one packet, and on one connection: the server waits for what this connection wrote.
-        self._connection.send_packed_command([b"".join((command, *barrier.commands))], check_health=False)
+        self._send(b"".join((command, *barrier.commands)))
         reply, *waited = [self._read() for _ in range(1 + len(barrier.commands))]
         if isinstance(reply, driver.ResponseError):
             raise reply

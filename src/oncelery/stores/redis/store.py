@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 from types import MappingProxyType
@@ -88,17 +88,16 @@ class RedisStore:
     # Verbs
 
     def reserve(self, submission: Submission, *, on_duplicate: OnDuplicate) -> a.ReserveAnswer:
+        return self.reserving(submission, on_duplicate=on_duplicate)()
+
+    def reserving(self, submission: Submission, *, on_duplicate: OnDuplicate) -> Callable[[], a.ReserveAnswer]:
         quota = submission.quota
         limits = (quota.max_active, quota.per_minute) if quota else ()
         inputs = [self._now(), *_offer(submission, on_duplicate, *limits)]
         if submission.body is not None:
             inputs.append(submission.body)
-        answer = self._server.run("reserve", inputs, safe=submission.durability is Durability.SAFE)
-        if isinstance(answer, bytes):
-            return _accepted(submission, answer)
-        if answer[0] == b"full":
-            return a.Full(timedelta(microseconds=int(answer[1])) if answer[1] else None)
-        return _accepted(submission, *answer[1:]) if answer[0] == b"accepted" else _answer(answer)
+        reply = self._server.start("reserve", inputs, safe=submission.durability is Durability.SAFE)
+        return lambda: _reserved(submission, reply())
 
     def begin(
         self, submission: Submission, *, holder: str, worker: str, lease: timedelta, max_crashes: int, hold: bool
@@ -264,6 +263,14 @@ def _state(word: bytes) -> State | None:
 def _answer(answer: Sequence[Any]) -> Any:  # noqa: ANN401 - each verb knows which answers its own script gives
     name, *told = answer
     return ANSWERS[name](*map(read_job, told))
+
+
+def _reserved(submission: Submission, answer: Any) -> a.ReserveAnswer:  # noqa: ANN401 - as its script says
+    if isinstance(answer, bytes):
+        return _accepted(submission, answer)
+    if answer[0] == b"full":
+        return a.Full(timedelta(microseconds=int(answer[1])) if answer[1] else None)
+    return _accepted(submission, *answer[1:]) if answer[0] == b"accepted" else _answer(answer)
 
 
 def _accepted(submission: Submission, now: bytes, fence: bytes = b"0", behind: bytes = b"") -> a.Reserved:
