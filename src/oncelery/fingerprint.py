@@ -7,12 +7,13 @@ into a `Fingerprint`. Publisher and worker come to the same one, whatever serial
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from hashlib import sha256
 from inspect import BoundArguments, Parameter, Signature, signature
 from typing import Any, Final, Literal, TypeAlias
 from uuid import UUID
+
+from msgspec import Struct
 
 from oncelery.canonical import canonical_json, fields_of, key_text
 from oncelery.errors import ConfigurationError, FingerprintError, ScopeError
@@ -47,8 +48,7 @@ def fingerprint(task_name: str, payload: object) -> str:
     return _key(task_name=task_name, kind="arguments", identity=_digest(task_name, payload))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fingerprint:
+class Fingerprint(Struct, frozen=True, kw_only=True):
     """What a call is known by."""
 
     #: The identity of the work: 64 hex digits.

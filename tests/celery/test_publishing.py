@@ -7,13 +7,21 @@ from typing import Any
 
 import pytest
 from celery import chain, chord, group, signature
+from celery.signals import before_task_publish
+from celery.utils.saferepr import saferepr
 from guarded.hand import Hand
+from hypothesis import given
+from hypothesis import strategies as st
 from kombu import Exchange, Queue
 from kombu.exceptions import OperationalError
 
 from oncelery import DuplicateTaskError, PayloadMismatchError, StoreUnavailableError
+from oncelery.celery.message import shown
 from oncelery.job import Job, Query, State
 from oncelery.stores import memory
+
+#: What most calls are made of.
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
 
 
 def jobs(hand: Hand) -> list[Job]:
@@ -410,6 +418,106 @@ def test_a_call_does_not_join_a_job_that_has_expired_unseen(hand: Hand) -> None:
     assert (hand.job(stale).state, hand.job(stale).reason) == (State.CANCELLED, "expired")
 
 
+# While the ledger is asked
+
+
+def test_a_message_is_made_while_the_ledger_is_asked_and_sent_when_it_has_answered(
+    hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+
+    def noted(word: str, act: Callable[..., Any]) -> Callable[..., Any]:
+        def acting(*args: Any, **options: Any) -> Any:
+            order.append(word)
+            return act(*args, **options)
+
+        return acting
+
+    amqp, reserving = hand.app.amqp, hand.store.reserving
+    answered: Callable[..., Any] = lambda *args, **options: noted("answered", reserving(*args, **options))
+    monkeypatch.setattr(hand.store, "reserving", noted("asked", answered))
+    monkeypatch.setattr(amqp, "create_task_message", noted("made", amqp.create_task_message))
+    monkeypatch.setattr(amqp, "send_task_message", noted("sent", amqp.send_task_message))
+
+    hand.tasks.joining.delay(hand.name())
+
+    assert order == ["asked", "made", "answered", "sent"]
+
+
+def test_nobody_is_told_of_a_message_that_is_not_sent(hand: Hand) -> None:
+    name, told = hand.name(), []
+    first = hand.tasks.joining.delay(name)
+
+    def tell(headers: dict[str, Any], **_: object) -> None:
+        told.append(headers["id"])
+
+    before_task_publish.connect(tell)
+    try:
+        with hand.app.producer_or_acquire() as producer:
+            connection = producer.connection
+        second = hand.tasks.joining.delay(name)
+        with hand.app.producer_or_acquire() as producer:
+            kept = producer.connection
+    finally:
+        before_task_publish.disconnect(tell)
+
+    assert (second.id, second.existing, told) == (first.id, True, [])
+    assert kept is connection
+
+
+def test_a_task_has_no_child_that_was_never_sent(hand: Hand) -> None:
+    name = hand.name()
+    hand.tasks.joining.delay(name)
+
+    @hand.once.task(name="calling")
+    def calling() -> str:
+        return str(hand.tasks.joining.delay(name).id)
+
+    outer = hand.app.tasks["calling"].delay()
+    hand.deliver_all()
+
+    assert outer.get(timeout=1)
+    assert not outer.children
+
+
+@pytest.mark.parametrize("way", ["producer", "connection"])
+def test_a_call_over_a_connection_of_the_callers_is_asked_for_and_sent(hand: Hand, way: str) -> None:
+    name = hand.name()
+    with hand.app.connection_for_write() as connection:
+        given = {"producer": hand.app.amqp.Producer(connection), "connection": connection}[way]
+
+        results = [hand.tasks.joining.apply_async((name,), **{way: given}) for _ in range(2)]
+
+    assert [result.existing for result in results] == [False, True]
+    assert hand.waiting() == 1
+
+
+def test_a_job_is_reserved_although_its_sending_is_stood_in_for(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hand.app, "send_task", lambda *_, task_id, **__: hand.app.AsyncResult(task_id))
+
+    result = hand.tasks.joining.delay(hand.name())
+
+    assert hand.job(result).state is State.QUEUED
+    assert result.job.id == result.id
+
+
+@given(
+    st.lists(SCALARS, max_size=3).map(tuple),
+    st.dictionaries(st.text(max_size=5), SCALARS | st.lists(st.integers(), max_size=2), max_size=3),
+)
+def test_a_call_is_shown_as_celery_shows_it(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    found = shown(args, kwargs)
+
+    if any(isinstance(value, list) for value in kwargs.values()):
+        assert found == {}
+    else:
+        assert found == {"argsrepr": saferepr(args, 1024), "kwargsrepr": saferepr(kwargs, 1024)}
+
+
+def test_a_long_call_is_left_to_celery_to_show() -> None:
+    assert shown(("x" * 2000,), {}) == {}
+
+
 # When broker or store is away
 
 
@@ -455,6 +563,21 @@ def test_a_job_that_was_joined_meanwhile_is_not_refused_to_those_who_were_told_y
     hand.clock.advance(hours=2)
     assert hand.once.sweep().published == 1
     assert (hand.deliver().id, hand.job(other).state) == (other.id, State.COMPLETED)
+
+
+def test_a_call_that_celery_refuses_before_the_ledger_has_answered_leaves_no_live_job(
+    hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise TypeError("no such message")
+
+    monkeypatch.setattr(hand.app.amqp, "create_task_message", refuse)
+
+    with pytest.raises(TypeError, match="no such message"):
+        hand.tasks.joining.delay(hand.name())
+
+    (job,) = jobs(hand)
+    assert (job.state, job.reason) == (State.CANCELLED, "not published")
 
 
 def test_a_call_that_celery_cannot_send_leaves_no_live_job(hand: Hand) -> None:

@@ -22,15 +22,16 @@ from redis import Redis, RedisError
 from redis.connection import AbstractConnection
 from redis.crc import key_slot
 
-from oncelery.answers import Absent, Finished, Granted, Recorded, Renewed, Reserved, Settled
+from oncelery.answers import Absent, Cancelled, Finished, Granted, Recorded, Renewed, Reserved, Settled
 from oncelery.embedded.process import eventually
 from oncelery.errors import ConfigurationError, StoreUnavailableError
-from oncelery.job import Durability, Lease, Progress, Query, State
+from oncelery.job import Durability, Lease, OnDuplicate, Progress, Query, State
 from oncelery.settlement import Complete
 from oncelery.stores.base import Clock, Store
 from oncelery.stores.redis import RedisStore, scripts
 from oncelery.testing import FakeClock
 from oncelery.testing.conformance.acts import (
+    JOB,
     accepted,
     begin,
     buried,
@@ -434,6 +435,29 @@ def test_a_reply_that_is_lost_is_asked_for_again(server: AnyServer) -> None:
 
     assert lost.happened.is_set()
     assert answer == Settled(State.COMPLETED)
+
+
+def test_an_answer_that_is_lost_while_something_else_is_done_is_asked_for_again(server: AnyServer) -> None:
+    with FaultProxy(server.port) as proxy:
+        store = RedisStore(proxy.url(server.url), namespace=uuid.uuid4().hex)
+        accepted(store, "before", "another key")
+        lost = proxy.lose_reply(b"lost on its way")
+
+        wait = store.reserving(work(body=b"lost on its way"), on_duplicate=OnDuplicate.JOIN)
+        assert lost.happened.wait(10)
+        answer = wait()
+        store.close()
+
+    assert isinstance(answer, Reserved)
+
+
+def test_an_answer_that_nobody_waits_for_is_not_taken_for_another(store: RedisStore) -> None:
+    accepted(store)
+    for number in range(3):
+        store.reserving(work(f"left {number}", f"key {number}"), on_duplicate=OnDuplicate.JOIN)
+
+    assert isinstance(store.cancel(JOB, reason="no"), Cancelled)
+    assert seen(store).state is State.CANCELLED
 
 
 def test_a_server_that_is_away_is_unavailable_and_then_back(private_server: AnyServer) -> None:

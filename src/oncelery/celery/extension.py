@@ -14,6 +14,7 @@ from celery.utils.imports import symbol_by_name
 
 from oncelery.celery.callbacks import Callbacks, declare
 from oncelery.celery.flusher import Flusher
+from oncelery.celery.gate import gated
 from oncelery.celery.keeper import Board, Keeper
 from oncelery.celery.message import Message
 from oncelery.celery.mirror import Mirror
@@ -83,6 +84,10 @@ class Oncelery:
         #: Celery's own way to publish, past the ledger.
         self.send_task: Callable[..., Any] = earlier.send_task if earlier else app.send_task
         app.send_task = self._send_task
+        self.producer_or_acquire: Callable[..., Any] = (
+            earlier.producer_or_acquire if earlier else app.producer_or_acquire
+        )
+        app.producer_or_acquire = self._producer_or_acquire
         app.oncelery = self
         for task in app._tasks.values():  # noqa: SLF001 - `app.tasks` would finalize the app
             if isinstance(task, IdempotentTask):
@@ -212,6 +217,10 @@ class Oncelery:
         options |= zip(_POSITIONAL, positional, strict=False)
         # It is the task that says what its results are.
         return task.apply_async(**{name: value for name, value in options.items() if name not in _ITS_OWN})
+
+    def _producer_or_acquire(self, producer: Any = None) -> Any:
+        """Take a producer as Celery does, once the message that waits for the ledger may be sent."""
+        return gated(self.producer_or_acquire(producer))
 
     # Operating
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from contextlib import AbstractContextManager
+from contextvars import ContextVar, Token
+from types import TracebackType
+from typing import Any, Self
 
 from oncelery.answers import Existing, Reserved
 from oncelery.job import Job
 
+_current: ContextVar[Gate | None] = ContextVar("oncelery_gate", default=None)
+
 
 class NotToBeSent(BaseException):
-    """Ends the publication of a call that is no new job."""
+    """Ends the publication of a call that is no new job; no Exception, for who watches Celery for failures."""
 
     def __init__(self, answer: Reserved | Existing) -> None:
         super().__init__(answer)
@@ -18,18 +23,22 @@ class NotToBeSent(BaseException):
 
 
 class Gate:
-    """A producer for one message, that waits for the ledger's answer when Celery first asks something of it.
+    """Where a message waits for the ledger's answer: `with Gate(...)` around its publication."""
 
-    Until then Celery has told nobody of the message, nor sent anything.
-    """
-
-    def __init__(self, producer: Any, wait: Callable[[], Reserved | Existing]) -> None:
-        self._producer = producer
+    def __init__(self, wait: Callable[[], Reserved | Existing]) -> None:
         self._wait = wait
+        self._token: Token[Gate | None]
         #: Whether the ledger was asked for its answer; it may have raised an error instead.
         self.asked = False
         #: The job that was accepted.
         self.job: Job | None = None
+
+    def __enter__(self) -> Self:
+        self._token = _current.set(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _current.reset(self._token)
 
     def ask(self) -> Reserved | Existing:
         """Wait for the answer, once."""
@@ -39,9 +48,37 @@ class Gate:
             self.job = answer.job
         return answer
 
-    def __getattr__(self, name: str) -> Any:
-        if not self.asked:
-            answer = self.ask()
-            if self.job is None or self.job.behind:
-                raise NotToBeSent(answer)
-        return getattr(self._producer, name)
+    def go_on(self) -> None:
+        """Wait for the answer, and come back if the message is to be sent."""
+        answer = self.ask()
+        if self.job is None or self.job.behind:
+            raise NotToBeSent(answer)
+
+
+class Passage:
+    """A producer, taken while the ledger is asked, and given if the message is to be sent."""
+
+    def __init__(self, gate: Gate, producer: AbstractContextManager[Any]) -> None:
+        self._gate = gate
+        self._producer = producer
+
+    def __enter__(self) -> Any:
+        producer = self._producer.__enter__()
+        try:
+            self._gate.go_on()
+        except BaseException:
+            # Nothing was done with it: told of an error, it would close its connection.
+            self._producer.__exit__(None, None, None)
+            raise
+        return producer
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._producer.__exit__(kind, error, traceback)
+
+
+def gated(producer: AbstractContextManager[Any]) -> AbstractContextManager[Any]:
+    """Let a message that waits for the ledger go no further than to its producer: nobody knows of it until then."""
+    gate = _current.get()
+    return producer if gate is None or gate.asked else Passage(gate, producer)

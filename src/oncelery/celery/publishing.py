@@ -21,7 +21,7 @@ from oncelery.celery.message import Message
 from oncelery.errors import DuplicateTaskError
 from oncelery.failpoints import failpoint
 from oncelery.job import Job, OnDuplicate, State, Submission
-from oncelery.ledger import Ledger
+from oncelery.ledger import NO_TIME, Ledger
 
 if TYPE_CHECKING:
     from oncelery.celery.extension import Oncelery
@@ -45,9 +45,6 @@ TOLD_WITHIN = timedelta(days=2)
 
 #: What makes a call part of a canvas, whose ids are fixed before it is published.
 _CANVAS = ("chain", "chord", "group_id", "link", "link_error", "parent_id", "replaced_task_nesting")
-
-#: Options that say over what a message is sent.
-_WAYS = ("producer", "publisher", "connection")
 
 
 class Publication(Struct, frozen=True, kw_only=True):
@@ -83,11 +80,6 @@ class Publication(Struct, frozen=True, kw_only=True):
         """What is done if the work is there; a canvas neither fails for it, nor is its message any other job's."""
         chosen = self.task.policy.on_duplicate
         return OnDuplicate.JOIN if self.in_canvas and chosen is not OnDuplicate.REPLACE else chosen
-
-    @property
-    def by_own_way(self) -> bool:
-        """Whether the caller says over what it is sent, or it is not sent at all."""
-        return any(map(self.options.get, _WAYS)) or bool(self.task.app.conf.task_always_eager)
 
     def answered_by(self, job: Job) -> bool:
         """Whether the caller can be given that job in place of one of its own."""
@@ -146,12 +138,13 @@ def publish_once(publication: Publication) -> AsyncResult[Any]:
     task = publication.task
     once = task.oncelery
     wait = once.ledger.reserving(publication.submission(), on_duplicate=publication.on_duplicate)
-    match wait() if publication.by_own_way else _publish_meanwhile(publication, wait):
+    match _publish_meanwhile(publication, wait):
         case AsyncResult() as published:
             return published
         case Reserved(job):
             expect(publication, job)
-            return _send(publication, job)
+            # It would only be sent away; the end of the job before it publishes it.
+            return marked(task.AsyncResult(job.id), job)
         case Existing(job) if publication.options.get("expires") and cancel_expired(once, job):
             return publish_once(publication)
         case Existing(job) if job.state.live and publication.on_duplicate is OnDuplicate.REJECT:
@@ -177,10 +170,9 @@ def _publish_meanwhile(
             failpoint("before-publish")
         return found
 
-    with publication.task.app.producer_or_acquire() as producer:
-        gate = Gate(producer, answer)
+    with Gate(answer) as gate:
         try:
-            return marked(publication.task.send(publication, producer=gate), gate.job)
+            result = publication.task.send(publication)
         except NotToBeSent as stop:
             return stop.answer
         except Exception as error:
@@ -190,6 +182,10 @@ def _publish_meanwhile(
             if gate.job is None:
                 raise
             return _not_sent(publication, gate.job, error)
+        if not gate.asked:
+            # Sent in a way that is not Celery's own, or not at all, as in a test that stands in for it.
+            gate.ask()
+    return marked(result, gate.job)
 
 
 def expect(publication: Publication, job: Job, *, ledger: Ledger | None = None) -> None:
@@ -211,24 +207,12 @@ def _existing(publication: Publication, job: Job) -> AsyncResult[Any]:
     return marked(result, job, existing=True)
 
 
-def _send(publication: Publication, job: Job) -> AsyncResult[Any]:
-    task = publication.task
-    if job.behind:
-        # It would only be sent away; the end of the job before it publishes it.
-        return marked(task.AsyncResult(job.id), job)
-    failpoint("before-publish")
-    try:
-        return marked(task.send(publication), job)
-    except Exception as error:
-        if task.app.conf.task_always_eager:
-            # It is the task's own, and its job is settled.
-            raise
-        return _not_sent(publication, job, error)
-
-
 def _not_sent(publication: Publication, job: Job, error: Exception) -> AsyncResult[Any]:
     """Leave the job to the sweeper, if that is what the app wants; else see that it is not run, and raise the error."""
     task, once = publication.task, publication.task.oncelery
+    if task.app.conf.task_always_eager:
+        # It is the task's own, and its job is settled.
+        raise error
     if isinstance(error, OperationalError) and once.settings.on_broker_down == "accept":
         _logger.warning("job %s is accepted, but the broker did not take it; the sweeper will: %s", job.id, error)
         return marked(task.AsyncResult(publication.task_id), job, published=False)
@@ -324,7 +308,8 @@ def whole(app: Celery, countdown: float | None) -> float | None:
 
 def delay_of(options: Mapping[str, Any]) -> timedelta:
     """Read how long a call is to wait, whether it says so as `countdown` or as `eta`."""
-    return delay_until(options.get("countdown") or options.get("eta"))
+    when = options.get("countdown") or options.get("eta")
+    return delay_until(when) if when else NO_TIME
 
 
 def delay_until(when: datetime | str | float | None) -> timedelta:

@@ -14,7 +14,7 @@ from kombu.exceptions import OperationalError
 
 from oncelery.answers import Buried, Busy, Cancelled, Finished, Later
 from oncelery.celery.call import REPLACED, TaskCall, read_result
-from oncelery.celery.message import write
+from oncelery.celery.message import shown, write
 from oncelery.celery.publishing import (
     Publication,
     delay_of,
@@ -162,8 +162,6 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
         )
         if options.get("retries"):
             return self._send_retry(publication)
-        if self.typing and (check := getattr(self, "__header__", None)):
-            check(*args, **kwargs)
         return publish_once(publication) if within is None else publish_within(publication, within)
 
     def _notify(self, asked: str) -> str:
@@ -172,10 +170,11 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
             self.oncelery.callbacks.check(url)
         return url
 
-    def send(self, publication: Publication, **options: Any) -> AsyncResult[Any]:
+    def send(self, publication: Publication) -> AsyncResult[Any]:
         """Publish as Celery does."""
         call = publication
-        return super().apply_async(call.args, dict(call.kwargs), task_id=call.task_id, **call.options | options)
+        options = {**shown(call.args, call.kwargs), **call.options}
+        return super().apply_async(call.args, dict(call.kwargs), task_id=call.task_id, **options)
 
     def _plain(self, args: Any, kwargs: Any, options: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
         # Celery 5.6 and older leave it to the caller to dump models.

@@ -63,6 +63,12 @@ class Reserving(Fixtures):
         assert accepted(store) == first
         assert store.duplicates().items == ()
 
+    def test_the_answer_may_be_waited_for_later(self, store: Store) -> None:
+        wait = store.reserving(work(), on_duplicate=OnDuplicate.JOIN)
+        accepted(store, OTHER, "another key")
+
+        assert wait() == Reserved(seen(store))
+
     def test_a_known_id_that_has_begun_is_not_accepted_again(self, store: Store) -> None:
         running(store)
 
