@@ -434,7 +434,10 @@ def test_a_message_is_made_while_the_ledger_is_asked_and_sent_when_it_has_answer
         return acting
 
     amqp, reserving = hand.app.amqp, hand.store.reserving
-    answered: Callable[..., Any] = lambda *args, **options: noted("answered", reserving(*args, **options))
+
+    def answered(*args: Any, **options: Any) -> Callable[[], Any]:
+        return noted("answered", reserving(*args, **options))
+
     monkeypatch.setattr(hand.store, "reserving", noted("asked", answered))
     monkeypatch.setattr(amqp, "create_task_message", noted("made", amqp.create_task_message))
     monkeypatch.setattr(amqp, "send_task_message", noted("sent", amqp.send_task_message))
