@@ -1,4 +1,4 @@
-"""The app that the benchmark's worker runs: a plain task and a guarded one that do nothing, and say so by one byte."""
+"""The app that the benchmark's worker runs: tasks that do nothing, plain or guarded, and say so by one byte."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from functools import cache
 
 from celery import Celery
 
+from benchmarks.recipe import Recipe
 from oncelery import Oncelery
 
 app = Celery("bench", broker=os.environ["BENCH_BROKER"])
@@ -27,6 +28,18 @@ def _bell() -> int:
 @app.task(acks_late=True, reject_on_worker_lost=True, shared=False)
 def plain(_number: int, _text: str) -> None:
     """Do nothing, as Celery does it with the same care for its message."""
+    os.write(_bell(), b".")
+
+
+@cache
+def _recipe() -> Recipe:
+    return Recipe(os.environ["BENCH_STORE"])
+
+
+@app.task(acks_late=True, reject_on_worker_lost=True, shared=False)
+def recipe(number: int, text: str) -> None:
+    """Do nothing, behind what tutorials give."""
+    _recipe().guard({"number": number, "text": text})
     os.write(_bell(), b".")
 
 

@@ -1,4 +1,4 @@
-"""What guarding costs a worker: no-op tasks, plain and guarded, served in turns by one and the same worker."""
+"""What guarding costs a worker: no-op tasks, plain and guarded in two ways, served in turns by the same worker."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from itertools import count
@@ -23,6 +23,11 @@ from benchmarks.report import Table
 from oncelery.embedded.process import ServerNotFoundError, eventually
 from oncelery.testing.servers import RabbitMQServer, ValkeyServer
 
+TASKS = ("plain", "guarded", "recipe")
+
+#: Seconds for one task: until it is done, of CPU, and to publish it.
+Block = dict[str, float]
+
 #: Tasks in a block: a second's work or less, so that neighbours see the same machine.
 BLOCK = 400
 
@@ -31,8 +36,9 @@ def ask(laboratory: Laboratory) -> Table:
     """Compare rates and CPU on each broker and pool."""
     table = Table(
         title="What a guarded task costs a worker: no-op tasks, concurrency 2, results off",
-        note="Ratios of neighbouring blocks, medians. rate: tasks per second, more is better; CPU: of the whole worker"
-        " for each task, less is better; publish: calls per second, more is better. The ledger is on Valkey.",
+        note="Ratios to the neighbouring block of plain tasks, medians. rate: tasks per second, more is better; CPU: of"
+        " the whole worker for each task, less is better; publish: calls per second, more is better. recipe: GET,"
+        " SET NX EX, SET around the task. Ledger and recipe are on Valkey.",
     )
     quick = laboratory.effort.pairs < 10
     pairs, block = (1, 80) if quick else (12, BLOCK)
@@ -47,19 +53,23 @@ def ask(laboratory: Laboratory) -> Table:
 def _compare(broker: str, pool: str, pairs: int, block: int) -> dict[str, float]:
     with ValkeyServer() as valkey, _worker(broker, pool, valkey) as bench:
         bench.size = block
-        for task in ("plain", "guarded"):
+        for task in TASKS:
             bench.block(task)
-        blocks = [(bench.block("plain"), bench.block("guarded")) for _ in range(pairs)]
-    plain, guarded = zip(*blocks, strict=True)
+        plain, guarded, recipe = zip(*([bench.block(task) for task in TASKS] for _ in range(pairs)), strict=True)
     return {
         "plain tasks/s": median(1 / block["seconds"] for block in plain),
-        "rate ratio": median(p["seconds"] / g["seconds"] for p, g in blocks),
+        "rate": _ratio(plain, guarded, "seconds"),
+        "recipe's rate": _ratio(plain, recipe, "seconds"),
         "plain CPU ms": median(block["cpu"] * 1e3 for block in plain),
-        "CPU ratio": median(g["cpu"] / p["cpu"] for p, g in blocks),
+        "CPU": _ratio(guarded, plain, "cpu"),
+        "recipe's CPU": _ratio(recipe, plain, "cpu"),
         "plain publishes/s": median(1 / block["publish"] for block in plain),
-        "publish ratio": median(p["publish"] / g["publish"] for p, g in blocks),
-        "guarded CPU ms": median(block["cpu"] * 1e3 for block in guarded),
+        "publish": _ratio(plain, guarded, "publish"),
     }
+
+
+def _ratio(over: Sequence[Block], under: Sequence[Block], figure: str) -> float:
+    return median(one[figure] / other[figure] for one, other in zip(over, under, strict=True))
 
 
 class Bench:
@@ -73,8 +83,8 @@ class Bench:
         #: Tasks in a block.
         self.size = BLOCK
 
-    def block(self, task: str) -> dict[str, float]:
-        """Publish a block while the worker sleeps, then time the worker; seconds for one task."""
+    def block(self, task: str) -> Block:
+        """Publish a block while the worker sleeps, then time the worker."""
         call = getattr(self._app, task).delay
         self._signal(signal.SIGSTOP)
         started = perf_counter()
