@@ -187,12 +187,21 @@ class Ledger:
     def cancel(self, job_id: str, *, reason: str = "cancelled", force: bool = False) -> a.CancelAnswer:
         """End a queued job, or ask a running one to end; `force` supersedes its run."""
         started = perf_counter()
-        match answer := self.store.cancel(job_id, reason=reason, force=force):
+        answer = self.store.cancel(job_id, reason=reason, force=force)
+        assert not isinstance(answer, a.Existing)  # noqa: S101 - only for who asks to leave those alone
+        match answer:
             case a.Cancelled(job):
                 self._tell(e.JobCancelled, job, started, reason=job.reason)
             case a.Requested(job):
                 self._tell(e.CancelRequested, job, started)
         return answer
+
+    def withdraw(self, job_id: str, *, reason: str) -> None:
+        """Cancel a job that its caller does not want after all, unless others have been told that it will be done."""
+        started = perf_counter()
+        match self.store.cancel(job_id, reason=reason, unless_joined=True):
+            case a.Cancelled(job):
+                self._tell(e.JobCancelled, job, started, reason=job.reason)
 
     def revive(self, job_id: str, *, body: bytes | None = None) -> a.ReviveAnswer:
         """Queue a dead letter again, with another body if one is given."""

@@ -6,24 +6,20 @@ import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 from celery import Celery
 from faults.brokers import broker_on
-from faults.journal import Journal
 from faults.workers import ALONE, Workers
-from guarded.world import SOON, unshared_tasks
+from guarded.world import unshared_tasks
 from kombu import Queue
 from redis import Redis
 
 from oncelery import Oncelery, only_one
 from oncelery.celery import facts
 from oncelery.celery.facts import gather
-from oncelery.embedded.process import eventually
 from oncelery.job import Submission
-from oncelery.testing.failpoints import Failpoint, environment
 from oncelery.testing.servers import PostgresServer, RabbitMQServer, RedisServer, ValkeyServer
 
 Shop = Callable[..., Oncelery]
@@ -100,7 +96,6 @@ def test_what_celery_does_by_default_is_found(shop: Shop) -> None:
     assert found(shop(recommended=False)) == {
         "broker-retries",
         "broker-retry-on-startup",
-        "redis-drops",
         "prefetch",
     }
 
@@ -258,21 +253,3 @@ def test_a_worker_that_fetches_ahead_is_asked(
     (finding,) = shop(broker=broker.url).doctor()
 
     assert (finding.check, "fetches 7 messages for 1" in finding.what) == ("prefetch", True)
-
-
-def test_what_the_installed_celery_does_when_redis_drops_is_known(
-    private_valkey: ValkeyServer, workers: Workers, tmp_path: Path
-) -> None:
-    held = Failpoint("before-effect", "wait", tmp_path)
-    broker = broker_on(private_valkey)
-    env = Journal(tmp_path / "journal").environment | environment(held)
-    worker = workers.start("faults.plain_app", broker=broker, concurrency=2, env=env)
-    with broker.publisher() as app, app.connection_for_read() as connection:
-        app.send_task("write", ["a"])
-        assert eventually(lambda: held.fired == 1, SOON)
-        foretold = facts.ends_with_broker(connection)
-
-    private_valkey.kill()
-
-    assert eventually(lambda: "Cannot connect" in worker.log or "Unrecoverable" in worker.log, SOON)
-    assert ("has no attribute 'hostname'" in worker.log) == foretold

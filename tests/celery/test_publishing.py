@@ -568,6 +568,24 @@ def test_a_job_that_was_joined_meanwhile_is_not_refused_to_those_who_were_told_y
     assert (hand.deliver().id, hand.job(other).state) == (other.id, State.COMPLETED)
 
 
+def test_a_job_that_is_joined_at_the_last_moment_is_not_refused_either(
+    hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hand.app.conf.oncelery_on_broker_down = "refuse"
+    name, joined, cancel = hand.name(), [], hand.store.cancel
+
+    def join_first(*args: Any, **options: Any) -> Any:
+        joined.append(hand.tasks.joining.delay(name))
+        return cancel(*args, **options)
+
+    monkeypatch.setattr(hand.store, "cancel", join_first)
+    with hand.broker_down(), pytest.raises(OperationalError):
+        hand.tasks.joining.delay(name)
+
+    (other,) = joined
+    assert (other.existing, hand.job(other).state) == (True, State.QUEUED)
+
+
 def test_a_call_that_celery_refuses_before_the_ledger_has_answered_leaves_no_live_job(
     hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,6 +68,23 @@ def test_a_broker_that_is_killed_and_restarted_under_running_tasks_loses_and_rep
     assert sorted(own_scene.commits()) == sorted(jobs.values())
 
 
+def test_a_worker_that_holds_a_message_and_could_take_another_outlives_its_broker(own_scene: Scene) -> None:
+    midway = Failpoint("mid-effect", "wait", own_scene.folder)
+    worker = own_scene.start(midway, concurrency=2)
+    held = own_scene.shop.charge.delay("held").id
+    assert eventually(lambda: midway.fired == 1, SOON)
+
+    own_scene.broker.server.kill()
+    assert eventually(lambda: "Cannot connect" in worker.log or worker.status is not None, SOON)
+    own_scene.broker.server.restart()
+    midway.release()
+
+    later = own_scene.shop.charge.delay("later").id
+    assert own_scene.returned(held, receipt("held"))
+    assert own_scene.returned(later, receipt("later"))
+    assert worker.status is None
+
+
 def test_a_broker_that_stands_still_delays_and_repeats_nothing(own_scene: Scene) -> None:
     own_scene.start()
     jobs = {order: own_scene.shop.charge.delay(order, seconds=0.2).id for order in (f"order-{n}" for n in range(8))}

@@ -53,7 +53,7 @@ GOOD = Facts(
     },
     tasks=(CHARGE, TIDY),
     schedule=(Period(name="tidy up", task="shop.tidy", every=timedelta(minutes=5)),),
-    broker=BrokerFacts(kind="redis", server=REDIS, ends_workers=True),
+    broker=BrokerFacts(kind="redis", server=REDIS),
     workers=(WorkerFacts(name="worker@here", prefetched=2, concurrency=2),),
 )
 
@@ -165,16 +165,10 @@ def test_what_is_wrong_is_found_by_its_check_and_by_no_other(name: str, facts: F
     assert all(finding.what and finding.why and finding.fix for finding in found)
 
 
-def test_a_worker_that_a_broken_connection_ends_is_found_beside_what_it_prefetches() -> None:
-    found = {finding.check for finding in examine(configured(worker_prefetch_multiplier=4))}
-
-    assert found == {"prefetch", "redis-drops"}
-
-
 def test_every_check_has_something_planted_for_it_and_a_name_and_a_reason_of_its_own() -> None:
     names = [check.name for check in CHECKS]
 
-    assert set(names) == {name for name, _ in PLANTED} | {"redis-drops"}
+    assert set(names) == {name for name, _ in PLANTED}
     assert len(set(names)) == len({check.why for check in CHECKS}) == len(names) >= 15
 
 

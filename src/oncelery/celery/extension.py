@@ -21,6 +21,7 @@ from oncelery.celery.mirror import Mirror
 from oncelery.celery.publishing import NOTIFY, publish_again
 from oncelery.celery.reading import Reading
 from oncelery.celery.recommended import recommend
+from oncelery.celery.reconnecting import Reconnecting
 from oncelery.celery.sweeper import Sweeper, Swept, sweep
 from oncelery.celery.task import IdempotentTask
 from oncelery.errors import ConfigurationError
@@ -92,7 +93,7 @@ class Oncelery:
         for task in app._tasks.values():  # noqa: SLF001 - `app.tasks` would finalize the app
             if isinstance(task, IdempotentTask):
                 task.forget()
-        app.steps["consumer"] |= {Keeper, Sweeper, Flusher}
+        app.steps["consumer"] |= {Reconnecting, Keeper, Sweeper, Flusher}
         declare(app)
         if recommended:
             recommend(app)

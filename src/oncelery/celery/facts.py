@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,6 @@ from urllib.parse import urlsplit
 
 from celery import Celery
 from celery.schedules import schedule as interval
-from celery.worker.consumer import Consumer
 from kombu.exceptions import KombuError
 
 from oncelery.celery.only_one import MARK
@@ -147,7 +145,6 @@ def _broker(app: Celery) -> BrokerFacts:
                 version=_rabbitmq_version(connection),
                 server=_redis_server(connection) if kind == "redis" else None,
                 queues=queues,
-                ends_workers=kind == "redis" and ends_with_broker(connection),
             )
     except (KombuError, *connection.connection_errors) as error:
         return BrokerFacts(kind=kind, error=f"{type(error).__name__}: {error}", queues=queues)
@@ -170,19 +167,6 @@ def _redis_server(connection: Any) -> ServerFacts | None:
         says=says,
         replica=says.get("role") == "slave",
     )
-
-
-def ends_with_broker(connection: Any) -> bool:
-    """Whether a worker with the installed Celery and kombu ends when its Redis drops.
-
-    From Celery 5.7 on it closes the connection, and then gives back the messages that it holds, for which kombu asks
-    the closed connection where the server is.
-    """
-    steps = (Consumer.on_connection_error_after_connected, getattr(connection.transport.Channel, "_connparams", None))
-    with suppress(OSError, TypeError):
-        closing, asking = (inspect.getsource(step) for step in steps)
-        return "connection.close" in closing and "conninfo.hostname" in asking
-    return False
 
 
 def _workers(app: Celery) -> Iterator[WorkerFacts]:

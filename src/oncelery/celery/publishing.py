@@ -217,9 +217,7 @@ def _not_sent(publication: Publication, job: Job, error: Exception) -> AsyncResu
         _logger.warning("job %s is accepted, but the broker did not take it; the sweeper will: %s", job.id, error)
         return marked(task.AsyncResult(publication.task_id), job, published=False)
     # The caller sees the error, so nobody may find the job later and run it; unless others were told that it will.
-    found = once.ledger.get(job.id)
-    if found is None or not found.duplicates:
-        once.ledger.cancel(job.id, reason=NOT_PUBLISHED)
+    once.ledger.withdraw(job.id, reason=NOT_PUBLISHED)
     raise error
 
 

@@ -66,8 +66,6 @@ class BrokerFacts:
     #: Where it is a Redis.
     server: ServerFacts | None = None
     queues: tuple[QueueFacts, ...] = ()
-    #: Whether workers end when it drops, with the Celery that is installed here.
-    ends_workers: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

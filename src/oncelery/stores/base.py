@@ -25,6 +25,7 @@ from oncelery.answers import (
     BeginAnswer,
     CancelAnswer,
     DiscardAnswer,
+    Existing,
     ReceivedAnswer,
     RecordAnswer,
     RenewAnswer,
@@ -115,10 +116,13 @@ class Store(Protocol):
     ) -> RecordAnswer:
         """Write progress, or a finished step (the first value of a name stays), under our lease."""
 
-    def cancel(self, job_id: str, *, reason: str, force: bool = False) -> CancelAnswer:
+    def cancel(
+        self, job_id: str, *, reason: str, force: bool = False, unless_joined: bool = False
+    ) -> CancelAnswer | Existing:
         """End a queued job, or ask a running one to end; `force` ends that too, superseding its run.
 
-        Completed or buried: Finished (too late). Cancelled: Cancelled, unchanged.
+        Completed or buried: Finished (too late). Cancelled: Cancelled, unchanged. `unless_joined` leaves a live job as
+        it is that has answered a duplicate: Existing.
         """
 
     def revive(self, job_id: str, *, body: bytes | None = None) -> ReviveAnswer:

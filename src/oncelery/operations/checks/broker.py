@@ -87,20 +87,6 @@ def quorum_delivery_limit(facts: Facts) -> Iterator[Complaint]:
 
 
 @warning
-def redis_drops(facts: Facts) -> Iterator[Complaint]:
-    """With the installed Celery a worker ends with AttributeError ('hostname') when its Redis broker drops.
-
-    It does so when it holds an unacknowledged message and may fetch another one: less often if it fetches none ahead,
-    but only a supervisor that restarts it helps always.
-    """
-    if facts.broker.ends_workers and _prefetch(facts) != 1:
-        yield (
-            "workers end when the broker drops, instead of connecting again",
-            "app.conf.worker_prefetch_multiplier = 1  # and run workers under a supervisor that restarts them",
-        )
-
-
-@warning
 def broker_retry_on_startup(facts: Facts) -> Iterator[Complaint]:
     """A worker that is started while the broker is away ends instead of waiting for it."""
     if facts.conf and not facts.conf.get("broker_connection_retry_on_startup"):
@@ -149,7 +135,6 @@ CHECKS = (
     visibility_timeout,
     consumer_timeout,
     quorum_delivery_limit,
-    redis_drops,
     broker_retry_on_startup,
     broker_retries,
     prefetch,

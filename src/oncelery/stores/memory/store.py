@@ -231,10 +231,14 @@ class MemoryStore:
         return a.Recorded(entry.job.cancel_requested)
 
     @atomic
-    def cancel(self, now: datetime, job_id: str, *, reason: str, force: bool = False) -> a.CancelAnswer:
+    def cancel(
+        self, now: datetime, job_id: str, *, reason: str, force: bool = False, unless_joined: bool = False
+    ) -> a.CancelAnswer | a.Existing:
         entry = self._shelf.readable(now, job_id)
         if entry is None:
             return a.Absent()
+        if unless_joined and entry.job.duplicates and entry.job.state.live:
+            return a.Existing(entry.job)
         match state := entry.job.state:
             case State.COMPLETED | State.BURIED:
                 return a.Finished(entry.job)

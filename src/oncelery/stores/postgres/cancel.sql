@@ -1,7 +1,7 @@
 -- cancel: queued -> cancelled; running -> running with the request noted, or cancelled if forced
--- in: id, reason, force, now (null = server clock)     out: one row: the answer's name, and the job
+-- in: id, reason, force, unless_joined, now (null = server clock)     out: one row: the answer's name, and the job
 CREATE OR REPLACE FUNCTION cancel(
-  p_id text, p_reason text, p_force boolean, p_now timestamptz, OUT answer text, OUT job jobs
+  p_id text, p_reason text, p_force boolean, p_unless_joined boolean, p_now timestamptz, OUT answer text, OUT job jobs
 ) LANGUAGE plpgsql SET search_path FROM CURRENT SET enable_seqscan = off SET lock_timeout = '5s' AS $$
 DECLARE
   now timestamptz;
@@ -14,6 +14,8 @@ BEGIN
     answer := 'Finished';
   ELSIF job.state = 'cancelled' THEN
     answer := 'Cancelled';
+  ELSIF p_unless_joined AND job.duplicates > 0 THEN
+    answer := 'Existing';
   ELSIF job.state = 'running' AND NOT p_force THEN
     UPDATE jobs SET cancel_requested = true, cancel_reason = coalesce(nullif(cancel_reason, ''), p_reason)
     WHERE id = p_id RETURNING * INTO job;

@@ -60,8 +60,9 @@ _BEGIN: dict[str, Callable[[Job], a.BeginAnswer]] = {
     "Cancelled": a.Cancelled,
     "Mismatched": a.Mismatched,
 }
-_CANCEL: dict[str, Callable[[Job], a.CancelAnswer]] = {
+_CANCEL: dict[str, Callable[[Job], a.CancelAnswer | a.Existing]] = {
     "Requested": a.Requested,
+    "Existing": a.Existing,
     "Finished": a.Finished,
     "Cancelled": a.Cancelled,
 }
@@ -184,8 +185,10 @@ class PostgresStore:
         [(answer, cancel_requested, state)] = self._call("record", values)
         return a.Recorded(cancel_requested) if answer == "Recorded" else a.Fenced(_state(state))
 
-    def cancel(self, job_id: str, *, reason: str, force: bool = False) -> a.CancelAnswer:
-        [(answer, *job)] = self._call("cancel", (job_id, reason, force), "answer, {job}")
+    def cancel(
+        self, job_id: str, *, reason: str, force: bool = False, unless_joined: bool = False
+    ) -> a.CancelAnswer | a.Existing:
+        [(answer, *job)] = self._call("cancel", (job_id, reason, force, unless_joined), "answer, {job}")
         return a.Absent() if answer == "Absent" else _CANCEL[answer](rows.job_of(job))
 
     def revive(self, job_id: str, *, body: bytes | None = None) -> a.ReviveAnswer:

@@ -139,9 +139,12 @@ class RedisStore:
         name, told = self._run("record", *_claim(lease), noted, *(step or ()))
         return a.Fenced(_state(told)) if name == b"fenced" else a.Recorded(bool(told))
 
-    def cancel(self, job_id: str, *, reason: str, force: bool = False) -> a.CancelAnswer:
-        told = self._run("cancel", pack_id(job_id), reason, "1" if force else "")
-        answer: a.CancelAnswer = _answer(told)
+    def cancel(
+        self, job_id: str, *, reason: str, force: bool = False, unless_joined: bool = False
+    ) -> a.CancelAnswer | a.Existing:
+        flags = ("1" if flag else "" for flag in (force, unless_joined))
+        told = self._run("cancel", pack_id(job_id), reason, *flags)
+        answer: a.CancelAnswer | a.Existing = _answer(told)
         return answer
 
     def revive(self, job_id: str, *, body: bytes | None = None) -> a.ReviveAnswer:

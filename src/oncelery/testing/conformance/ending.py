@@ -216,6 +216,21 @@ class Cancelling(Fixtures):
         assert (seen(store).state, seen(store).reason) == (State.CANCELLED, "heeded")
         assert not seen(store).cancel_requested
 
+    def test_a_job_that_others_have_joined_can_be_left_alone(self, store: Store) -> None:
+        accepted(store)
+        reserve(store, OTHER)
+        before = seen(store)
+
+        assert store.cancel(JOB, reason="not wanted", unless_joined=True) == Existing(before)
+        assert seen(store) == before
+
+    def test_a_job_that_nobody_has_joined_is_cancelled_all_the_same(self, store: Store) -> None:
+        accepted(store)
+
+        answer = store.cancel(JOB, reason="not wanted", unless_joined=True)
+
+        assert answer == Cancelled(seen(store))
+
     def test_a_forced_cancel_after_a_completion_comes_too_late(self, store: Store) -> None:
         completed(store, result=b"paid")
 
