@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.sync_api import expect
 
 from browser.conftest import Open, served
 from browser.shop import WORKERS, Shop
@@ -85,6 +86,13 @@ def test_no_page_is_hard_to_use(window: Open, shop: Shop, shop_url: str, tmp_pat
 
     assert grave == []
     assert [each for each in visit.complaints if "404" not in each] == []
+
+
+def test_a_narrow_window_shows_all_places_to_go(window: Open, shop_url: str) -> None:
+    page = window(shop_url, **LOOKS["narrow and dark"]).open("/")
+
+    for link in page.get_by_role("navigation").get_by_role("link").all():
+        expect(link).to_be_in_viewport(ratio=1)
 
 
 def test_the_pictures_of_the_readme(window: Open, shop: Shop, shop_url: str, tmp_path: Path) -> None:
