@@ -18,6 +18,8 @@ from oncelery import StoreUnavailableError
 from oncelery.answers import Granted
 from oncelery.embedded.process import eventually
 from oncelery.http import create_app, jobs, service, watching
+from oncelery.http import keys as keys_module
+from oncelery.http.keys import new_key
 from oncelery.http.watching import Watcher
 from oncelery.job import Job, Lease, Progress, Submission
 from oncelery.settlement import Complete
@@ -265,10 +267,12 @@ def events_of(text: str) -> list[tuple[str, dict[str, Any]]]:
 class Stream:
     """A client of the stream, on the ASGI level, for it must be read while it is written."""
 
-    def __init__(self, app: FastAPI, path: str, last_event_id: str = "") -> None:
+    def __init__(self, app: FastAPI, path: str, last_event_id: str = "", key: str = "") -> None:
         self._app = app
         self._path = path
         self._headers = [(b"host", b"localhost")]
+        if key:
+            self._headers.append((b"x-api-key", key.encode()))
         if last_event_id:
             self._headers.append((b"last-event-id", last_event_id.encode()))
         self.status = 0
@@ -370,6 +374,27 @@ def test_a_silent_stream_says_that_it_is_alive(
         return stream
 
     assert asyncio.run(scene()).states()[-1] == "completed"
+
+
+def test_a_stream_ends_when_its_key_is_taken_away(
+    hand: Hand, watcher: Watcher, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "PING_EVERY", 0.01)
+    monkeypatch.setattr(keys_module, "FRESH", -1.0)
+    monkeypatch.setattr(service, "Watcher", lambda _look: watcher)
+    text, key = new_key("reader")
+    known = [key]
+    app = create_app(hand.once, tasks=["joining"], keys=lambda: tuple(known))
+
+    async def scene() -> None:
+        stream = Stream(app, f"/jobs/{job.id}/events", key=text)
+        streaming = asyncio.create_task(stream())
+        await until(lambda: ": ping\n\n" in stream.text)
+        known.clear()
+        await asyncio.wait_for(streaming, SOON)
+        assert stream.states() == ["queued"]
+
+    asyncio.run(scene())
 
 
 async def _sees_a_change(watcher: Watcher, hand: Hand, job: Job) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any, Final, assert_never
 
@@ -139,7 +141,8 @@ def _add_reading(router: APIRouter, service: Service) -> None:
 
 
 def _add_watching(router: APIRouter, service: Service) -> None:
-    once, reads = service.once, Depends(service.access(Role.READ))
+    once, admit = service.once, service.access(Role.READ)
+    reads = Depends(admit)
 
     @router.get(
         "/jobs/{job_id}",
@@ -186,6 +189,7 @@ def _add_watching(router: APIRouter, service: Service) -> None:
         },
     )
     async def watch_job(
+        request: Request,
         job_id: JobId,
         last_event_id: Annotated[str, Header(description="The id of the last event that was seen")] = "",
         caller: Caller = reads,
@@ -193,14 +197,27 @@ def _add_watching(router: APIRouter, service: Service) -> None:
         job = await service.job(job_id, caller)
         if not job.state.live and _event(service, job)[0] == last_event_id:
             return Response(status_code=204)
-        return EventStream(_events(service, job, last_event_id))
+        return EventStream(_while_admitted(partial(admit, request), _events(service, job, last_event_id)))
 
 
 def _is_nothing_new(job: Job, shown: Response, seen: str | None) -> bool:
     return shown.headers["ETag"] == seen if seen else job.state.live
 
 
-async def _events(service: Service, job: Job, seen: str) -> AsyncIterator[bytes]:
+async def _while_admitted(
+    admit: Callable[[], Awaitable[Caller]], events: AsyncGenerator[bytes]
+) -> AsyncGenerator[bytes]:
+    """Give events, and pings, until the caller's key is good no more."""
+    async with aclosing(events):
+        async for event in events:
+            try:
+                await admit()
+            except p.ProblemError:
+                return
+            yield event
+
+
+async def _events(service: Service, job: Job, seen: str) -> AsyncGenerator[bytes]:
     """Give the job as it is unless that was seen, and after each change, until it has ended."""
     with service.watcher.watching(job) as watch:
         now: Job | None = job
