@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from oncelery.errors import ConfigurationError
-from oncelery.sql.targets import psycopg_behind
+from oncelery.sql.callers import psycopg_behind
 
 if TYPE_CHECKING:
     import psycopg
     import sqlalchemy
     from sqlalchemy import orm
 
-    from oncelery.sql.targets import OpenConnection
+    from oncelery.sql.callers import OpenConnection
 
 #: `name`, `schema.name`, or the parts of it when one has a dot inside; with SQLAlchemy also a Table or a mapped class.
 TableChoice: TypeAlias = "str | Sequence[str] | sqlalchemy.TableClause | type[orm.DeclarativeBase]"

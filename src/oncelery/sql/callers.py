@@ -1,4 +1,4 @@
-"""The caller's transaction: how it is begun, kept whole and ended. One class for each library; another goes here."""
+"""The caller's transaction: how it is begun or joined, kept whole, ended. One class per library; another goes here."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias
 
 from oncelery.errors import ConfigurationError
-from oncelery.sql.targets import psycopg_behind, refusal
 
 if TYPE_CHECKING:
     import psycopg
     import sqlalchemy
     from sqlalchemy import orm
+
+    #: A connection that is open, and in the caller's transaction or about to begin it.
+    OpenConnection: TypeAlias = psycopg.Connection[Any] | sqlalchemy.Connection
+
+#: What may be written through, as errors list it.
+ACCEPTED = "a Connection or Cursor of psycopg 3, a Session or Connection of SQLAlchemy 2"
 
 #: Classes of SQLSTATE with which a server may have ended a session while it was committing, or after.
 UNSURE = frozenset({"08", "57", "58", "XX"})
@@ -40,6 +45,15 @@ class Caller(Protocol):
     @property
     def dialect(self) -> str:
         """Name the database's language, as SQLAlchemy does."""
+
+    def join(self) -> OpenConnection:
+        """Give the connection that the caller's own statements use, so that ours are in the same transaction.
+
+        What a session holds back is written first: rows may refer to it.
+
+        Raises:
+            ConfigurationError: the target is in no transaction of its own; named.
+        """
 
     def begin(self) -> None:
         """Begin, or join what has begun; until it ends, nobody but us may commit."""
@@ -92,7 +106,24 @@ def caller_of(target: object) -> Caller:
             return _Connection(target)
         if isinstance(target, sqlalchemy.Engine):
             return _Engine(target)
-    raise refusal(target)
+    raise _unfit(target)
+
+
+def psycopg_behind(connection: OpenConnection) -> psycopg.Connection[Any] | None:
+    """Give the psycopg connection that this one is or uses, in the same transaction; None if it has another driver."""
+    if "psycopg" not in sys.modules:
+        return None
+    import psycopg  # noqa: PLC0415 - optional
+
+    if isinstance(connection, psycopg.Connection):
+        return connection
+    driver = connection.connection.driver_connection
+    if not isinstance(driver, psycopg.Connection):
+        return None
+    # SQLAlchemy begins with its first statement. It will not see ours, and would then commit nothing.
+    if not connection.in_transaction():
+        connection.begin()
+    return driver
 
 
 def is_refusal(error: Exception) -> bool:
@@ -102,6 +133,19 @@ def is_refusal(error: Exception) -> bool:
     said = getattr(error, "orig", None) or error
     code = getattr(said, "sqlstate", None) or getattr(said, "pgcode", None)
     return code[:2] not in UNSURE if code else type(said).__name__ == "IntegrityError"
+
+
+def _unfit(target: object) -> ConfigurationError:
+    """Say what is wrong with a target, by its name, and what to give instead."""
+    kind = type(target)
+    name = f"{kind.__module__.partition('.')[0]}'s {kind.__name__}"
+    if "async" in kind.__name__.lower():
+        remedy = "is asynchronous; give a synchronous one, with SQLAlchemy by `await session.run_sync(...)`"
+    elif kind.__name__ in {"Engine", "ConnectionPool", "NullConnectionPool", "sessionmaker"}:
+        remedy = "makes connections, and is in no transaction; open one and give that"
+    else:
+        remedy = f"is none; give {ACCEPTED}"
+    return ConfigurationError(f"this needs an open connection, and {name} {remedy}.")
 
 
 def _early() -> ConfigurationError:
@@ -117,6 +161,9 @@ class _Psycopg:
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self.connection = connection
         self._block: AbstractContextManager[object] | None = None
+
+    def join(self) -> psycopg.Connection[Any]:
+        return self.connection
 
     def begin(self) -> None:
         # Inside this block psycopg itself refuses a commit of the caller's.
@@ -187,6 +234,10 @@ class _Connection:
     def dialect(self) -> str:
         return self._link.dialect.name
 
+    def join(self) -> sqlalchemy.Connection:
+        self.flush()
+        return self._link
+
     def begin(self) -> None:
         from sqlalchemy import event  # noqa: PLC0415 - optional
 
@@ -238,6 +289,9 @@ class _Engine(_Connection):
     def __init__(self, engine: sqlalchemy.Engine) -> None:
         super().__init__(None)
         self._engine = engine
+
+    def join(self) -> NoReturn:
+        raise _unfit(self._engine)
 
     def begin(self) -> None:
         self.connection = self.connection or self._engine.connect()

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from oncelery.canonical import canonical_json, fields_of
 from oncelery.errors import ConfigurationError, FingerprintError, RowError
 from oncelery.sql.batches import Batch, TableChoice, write
-from oncelery.sql.targets import connection_of
+from oncelery.sql.callers import caller_of
 
 Row = TypeVar("Row")
 
@@ -55,7 +55,7 @@ def insert_once(
         ConfigurationError: the column or its unique index is missing, and here is the DDL that adds it; or the target
             is nothing that can be written through.
     """
-    connection = connection_of(target)
+    connection = caller_of(target).join()
     names = (key,) if isinstance(key, str) else tuple(key)
     given = list(rows)
     if not given:

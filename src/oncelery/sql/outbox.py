@@ -8,7 +8,6 @@ from oncelery.errors import ConfigurationError
 from oncelery.ledger import Ledger
 from oncelery.sql.callers import caller_of
 from oncelery.sql.joining import ledger_within
-from oncelery.sql.targets import connection_of
 
 
 class Outbox:
@@ -19,9 +18,9 @@ class Outbox:
     """
 
     def __init__(self, ledger: Ledger, target: object) -> None:
-        # It also writes what a session holds back, and refuses what is in no transaction.
-        connection_of(target)
         self._caller = caller_of(target)
+        # It also writes what a session holds back, and refuses what is in no transaction.
+        self._caller.join()
         inside = ledger_within(ledger, self._caller)
         if inside is None:
             raise ConfigurationError(
