@@ -1,0 +1,224 @@
+"""How a run ends and what is kept of it: results, errors, an outcome that is hard to record, a cancellation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from celery.exceptions import SoftTimeLimitExceeded
+from guarded.hand import Hand
+
+from oncelery import StoreUnavailableError, current_run
+from oncelery.job import Cause, Reason, State
+
+# Results and errors
+
+
+def test_a_result_that_is_too_large_buries_the_job_instead_of_running_it_again(hand: Hand) -> None:
+    name = hand.name()
+    result = hand.tasks.returns.delay(name, "large")
+
+    assert hand.deliver().state == "FAILURE"
+
+    assert (hand.job(result).state, hand.job(result).reason) == (State.BURIED, Reason.FAILED)
+    assert "limit" in hand.job(result).error.message  # type: ignore[union-attr]
+
+
+def test_a_result_that_is_too_large_is_dropped_where_nobody_wants_it(hand: Hand) -> None:
+    result = hand.tasks.returns_unseen.delay(hand.name(), "large")
+
+    assert hand.deliver().state is None
+
+    assert hand.job(result).state is State.COMPLETED
+
+
+@pytest.mark.parametrize("ignored", [True, False])
+def test_a_call_may_say_itself_whether_its_result_is_wanted(hand: Hand, ignored: bool) -> None:  # noqa: FBT001
+    task = hand.tasks.returns if ignored else hand.tasks.returns_unseen
+    result = task.apply_async((hand.name(), "object"), ignore_result=ignored)
+
+    hand.deliver()
+
+    assert hand.job(result).state is (State.COMPLETED if ignored else State.BURIED)
+
+
+def test_an_error_that_cannot_be_printed_ends_its_job(hand: Hand) -> None:
+    result = hand.tasks.raises.delay(hand.name(), "unspeakable")
+
+    hand.deliver()
+
+    error = hand.job(result).error
+    assert error
+    assert (hand.job(result).state, error.type) == (State.BURIED, "guarded.app.UnspeakableError")
+    assert "cannot be printed" in error.message
+
+
+def test_an_error_of_great_length_is_cut(hand: Hand) -> None:
+    @hand.once.task(name="verbose")
+    def verbose() -> None:
+        raise ValueError("x" * (1 << 20))
+
+    result = hand.app.tasks["verbose"].delay()
+    hand.deliver()
+
+    error = hand.job(result).error
+    assert error
+    assert len(error.message) + len(error.traceback) < 200_000
+
+
+def test_a_body_that_cannot_be_read_buries_the_job(hand: Hand) -> None:
+    name = hand.name()
+    result = hand.tasks.trailing.delay(name, "old")
+    hand.tasks.trailing.apply_async((name,), {"payload": "new"}, serializer="pickle")
+
+    assert hand.deliver().state == "FAILURE"
+
+    assert (hand.job(result).state, hand.told(name)) == (State.BURIED, [])
+
+
+def test_a_rejected_message_of_a_task_that_retries_everything_is_a_dead_letter(hand: Hand) -> None:
+    name = hand.name()
+    result = hand.tasks.rejects_for_good.delay(name)
+
+    hand.deliver_all()
+
+    assert hand.job(result).state is State.BURIED
+    assert len(hand.told(name)) == 1
+
+
+def test_a_store_that_is_away_while_the_task_uses_it_is_no_failure_of_the_task(hand: Hand) -> None:
+    runs = []
+
+    @hand.once.task(name="uses-the-store")
+    def uses_the_store() -> str:
+        runs.append(current_run().attempt)
+        if len(runs) == 1:
+            raise StoreUnavailableError
+        return "done"
+
+    result = hand.app.tasks["uses-the-store"].delay()
+    assert hand.deliver().state == "RETRY"
+    hand.clock.advance(seconds=60)
+
+    assert hand.deliver().value == "done"
+    assert hand.job(result).past[0].cause is Cause.RETRY
+
+
+def test_progress_that_cannot_be_told_does_not_stop_the_task(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_: object, **__: object) -> None:
+        raise StoreUnavailableError
+
+    @hand.once.task(name="tells")
+    def tells() -> str:
+        with monkeypatch.context() as patch:
+            patch.setattr(hand.store, "record", away)
+            current_run().progress(1, 2)
+        return "done"
+
+    hand.app.tasks["tells"].delay()
+
+    assert hand.deliver().value == "done"
+
+
+def test_a_step_waits_for_a_store_that_is_away(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    record = hand.store.record
+
+    def away_once(*args: Any, **kwargs: Any) -> Any:
+        calls.append(args)
+        if len(calls) == 1:
+            raise StoreUnavailableError
+        return record(*args, **kwargs)
+
+    monkeypatch.setattr(hand.store, "record", away_once)
+
+    @hand.once.task(name="steps-once")
+    def steps_once() -> str:
+        return current_run().step("one", lambda: "done")
+
+    hand.app.tasks["steps-once"].delay()
+
+    assert hand.deliver().value == "done"
+    assert len(calls) == 2
+
+
+def test_a_soft_time_limit_that_strikes_while_the_outcome_is_recorded_does_not_undo_it(
+    hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = hand.name()
+    settle = hand.store.settle
+    strikes: list[Any] = []
+
+    def struck(*args: Any) -> Any:
+        if not strikes:
+            strikes.append(args)
+            raise SoftTimeLimitExceeded
+        return settle(*args)
+
+    monkeypatch.setattr(hand.store, "settle", struck)
+    result = hand.tasks.joining.delay(name, "done")
+
+    assert hand.deliver().value == "done"
+    assert hand.job(result).state is State.COMPLETED
+
+
+# Cancelled jobs
+
+
+def test_a_job_cancelled_before_it_began_is_revoked_when_its_message_comes(hand: Hand) -> None:
+    name = hand.name()
+    result = hand.tasks.joining.delay(name)
+    hand.once.ledger.cancel(result.id, reason="customer asked")
+
+    assert hand.deliver().state == "IGNORED"
+
+    assert result.state == "REVOKED"
+    assert "customer asked" in str(result.result)
+    assert hand.told(name) == []
+
+
+def test_a_running_job_that_heeds_its_cancellation_ends_with_the_reason_that_was_given(hand: Hand) -> None:
+    @hand.once.task(name="heedful")
+    def heedful() -> None:
+        run = current_run()
+        hand.once.ledger.cancel(run.job_id, reason="customer asked")
+        run.progress(1, 2)
+
+    result = hand.app.tasks["heedful"].delay()
+    assert hand.deliver().state == "IGNORED"
+
+    assert (hand.job(result).state, hand.job(result).reason) == (State.CANCELLED, "customer asked")
+    assert (result.state, "customer asked" in str(result.result)) == ("REVOKED", True)
+
+
+def test_a_run_that_is_cancelled_does_not_go_on_later(hand: Hand) -> None:
+    @hand.once.task(name="heedless", bind=True)
+    def heedless(self: Any) -> None:
+        hand.once.ledger.cancel(self.request.id)
+        raise self.retry(countdown=0)
+
+    result = hand.app.tasks["heedless"].delay()
+    hand.deliver_all()
+
+    assert (hand.job(result).state, result.state) == (State.CANCELLED, "REVOKED")
+    assert hand.job(result).attempt == 1
+
+
+def test_a_run_that_was_superseded_leaves_everything_to_the_one_that_took_over(hand: Hand) -> None:
+    name = hand.name()
+
+    @hand.once.task(name="slow", lease=1)
+    def slow() -> str:
+        if current_run().attempt == 1:
+            hand.clock.advance(seconds=5)
+            hand.once.sweep()
+            assert hand.deliver().value == "taken over"
+            return "too late"
+        return "taken over"
+
+    result = hand.app.tasks["slow"].apply_async(link=hand.tasks.notifying.si(name, "note"))
+    assert hand.deliver().state == "IGNORED"
+    hand.deliver_all()
+
+    assert result.get(timeout=1) == "taken over"
+    assert len(hand.told(name)) == 1

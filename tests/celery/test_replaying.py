@@ -1,0 +1,172 @@
+"""What a task has set off, its replacement and its callbacks, when its message is delivered again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from celery import chain, group
+from guarded.hand import Hand
+
+from oncelery import JobBuriedError
+from oncelery.job import Query, State
+
+# Replacement
+
+
+def test_a_task_that_was_replaced_is_published_again_under_its_own_identity(hand: Hand) -> None:
+    name = hand.name()
+    result = hand.app.tasks["guarded-become"].delay(1, name)
+    assert hand.deliver().state == "IGNORED"
+    hand.app.control.purge()
+
+    hand.clock.advance(hours=2)
+    hand.once.sweep()
+    again = hand.deliver()
+
+    assert (again.id, again.task, again.value) == (result.id, "guarded-increment", 2)
+    assert count(hand) == 2
+    assert all(job.state is State.COMPLETED for job in hand.once.ledger.find(Query()).items)
+
+
+def test_a_duplicate_of_a_task_that_was_replaced_is_replaced_in_turn(hand: Hand) -> None:
+    name = hand.name()
+    hand.app.tasks["guarded-become"].delay(1, name)
+    hand.deliver_all()
+
+    result = chain(hand.app.tasks["guarded-become"].s(1, name), hand.app.tasks["guarded-increment"].s(name)).delay()
+    hand.deliver_all()
+
+    assert result.get(timeout=1) == 3
+    assert [entry.payload for entry in hand.told(name, "increment")] == [1, 2]
+    assert len(hand.told(name, "become")) == 1
+
+
+def test_a_task_may_be_replaced_by_itself(hand: Hand) -> None:
+    name = hand.name()
+    result = hand.tasks.polls.delay(name, 3)
+
+    hand.deliver_all()
+
+    assert result.get(timeout=1) == 3
+    assert len(hand.told(name)) == 3
+
+
+def test_a_task_known_by_its_id_alone_may_be_replaced_by_itself(hand: Hand) -> None:
+    runs = []
+
+    @hand.once.task(name="again", bind=True, key=hand.tasks.TASK_ID)
+    def again(self: Any, x: int) -> int:
+        runs.append(x)
+        if x:
+            raise self.replace(self.s(x - 1))
+        return 7
+
+    result = hand.app.tasks["again"].delay(2)
+    hand.deliver_all()
+
+    assert (result.get(timeout=1), runs) == (7, [2, 1, 0])
+
+
+def test_an_ignored_task_is_ignored_again(hand: Hand) -> None:
+    name = hand.name()
+    with hand.captured() as sent:
+        hand.tasks.ignores.delay(name)
+    sent.again()
+
+    assert [delivery.state for delivery in hand.deliver_all()] == ["IGNORED", "IGNORED"]
+    assert len(hand.told(name)) == 1
+
+
+def count(hand: Hand) -> int:
+    return len(hand.once.ledger.find(Query()).items)
+
+
+# Callbacks
+
+
+def ids_of(hand: Hand, task: str) -> list[str]:
+    return [delivery.id for delivery in hand.deliver_all() if delivery.task == task]
+
+
+@pytest.mark.parametrize("links", [1, 3])
+def test_a_replayed_parent_publishes_its_callbacks_under_the_same_ids(hand: Hand, links: int) -> None:
+    name = hand.name()
+    callbacks = [hand.tasks.notifying.si(name, n) for n in range(links)]
+    with hand.captured() as sent:
+        hand.tasks.joining.apply_async((name, 1), link=callbacks)
+    first = hand.deliver_all()
+    sent.again()
+    second = hand.deliver_all()
+
+    assert [(each.task, each.id) for each in first] == [(each.task, each.id) for each in second]
+    assert len(hand.told(name)) == 1 + links
+
+
+def test_two_equal_callbacks_are_two(hand: Hand) -> None:
+    name = hand.name()
+    callback = hand.tasks.notifying.si(name, "note")
+
+    hand.tasks.joining.apply_async((name, 1), link=[callback, callback])
+    hand.deliver_all()
+
+    assert [entry.payload for entry in hand.told(name)] == [1, "note", "note"]
+
+
+def test_a_canvas_as_callback_keeps_its_ids_over_a_replay(hand: Hand) -> None:
+    name = hand.name()
+    note = hand.tasks.notifying
+    canvas = chain(note.si(name, "one"), group(note.si(name, "two"), note.si(name, "three")))
+    with hand.captured() as sent:
+        hand.tasks.joining.apply_async((name, 1), link=canvas)
+    hand.deliver_all()
+    sent.again()
+    hand.deliver_all()
+
+    assert sorted(str(entry.payload) for entry in hand.told(name)) == ["1", "one", "three", "two"]
+
+
+def test_a_replayed_failure_tells_its_errbacks_under_the_same_ids(hand: Hand) -> None:
+    failed = []
+
+    @hand.once.task(name="is-told", key=hand.tasks.TASK_ID)
+    def is_told(failed_id: str) -> None:
+        failed.append(failed_id)
+
+    with hand.captured() as sent:
+        result = hand.tasks.raises.apply_async((hand.name(), "key"), link_error=hand.app.tasks["is-told"].s())
+    hand.deliver_all()
+    sent.again()
+    replayed = hand.deliver()
+    hand.deliver_all()
+
+    assert isinstance(replayed.value, JobBuriedError)
+    assert failed == [result.id]
+
+
+def test_a_callback_may_be_handed_what_no_key_can_hold(hand: Hand) -> None:
+    seen = []
+
+    @hand.once.task(name="nan", key=hand.tasks.TASK_ID)
+    def nan() -> float:
+        return float("nan")
+
+    @hand.once.task(name="seen", key=hand.tasks.TASK_ID)
+    def see(x: float) -> None:
+        seen.append(x)
+
+    hand.app.tasks["nan"].apply_async(link=hand.app.tasks["seen"].s())
+    hand.deliver_all()
+
+    assert len(seen) == 1
+
+
+def test_a_signature_that_was_used_as_a_callback_can_be_used_again(hand: Hand) -> None:
+    name = hand.name()
+    callback = hand.tasks.notifying.si(name, "note")
+
+    for n in (1, 2):
+        hand.tasks.asks_again.apply_async((f"{name}-{n}", 0), link=callback)
+    hand.deliver_all()
+
+    assert len(hand.told(name)) == 2
