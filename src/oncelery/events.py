@@ -16,7 +16,7 @@ _logger = logging.getLogger("oncelery")
 
 
 class Event(Struct, frozen=True, kw_only=True):
-    """Something happened to a job; the verb that made it happen took so many seconds."""
+    """Something happened to a job; from asking for it to the answer it took so many seconds."""
 
     #: The event's word in metrics and logs.
     decision: ClassVar[str]

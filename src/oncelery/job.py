@@ -25,6 +25,8 @@ DEFAULT_HISTORY = timedelta(days=7)
 #: The longest of all times, 1000 years or so: past the year 9999 there are none that could be read again.
 LONGEST = timedelta(days=365_000)
 
+NO_TIME = timedelta(0)
+
 #: How many unfinished attempts a job remembers.
 PAST_KEPT = 20
 

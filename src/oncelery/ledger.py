@@ -17,6 +17,7 @@ from oncelery import events as e
 from oncelery.errors import LimitReachedError, PayloadMismatchError, TooLargeError
 from oncelery.job import (
     LONGEST,
+    NO_TIME,
     Answer,
     Duplicate,
     DuplicateCount,
@@ -35,8 +36,6 @@ from oncelery.settlement import Bury, Cancel, Complete, Release, Settlement
 from oncelery.stores.base import Store
 
 E = TypeVar("E", bound=e.Event)
-
-NO_TIME = timedelta(0)
 
 _KEY = re.compile("[0-9a-f]{64}")
 _JOINED = {OnDuplicate.REJECT: Answer.REJECTED, OnDuplicate.TRAIL: Answer.AMENDED}
@@ -188,20 +187,20 @@ class Ledger:
         """End a queued job, or ask a running one to end; `force` supersedes its run."""
         started = perf_counter()
         answer = self.store.cancel(job_id, reason=reason, force=force)
-        assert not isinstance(answer, a.Existing)  # noqa: S101 - only for who asks to leave those alone
-        match answer:
-            case a.Cancelled(job):
-                self._tell(e.JobCancelled, job, started, reason=job.reason)
-            case a.Requested(job):
-                self._tell(e.CancelRequested, job, started)
+        self._tell_cancelled(answer, started)
         return answer
 
     def withdraw(self, job_id: str, *, reason: str) -> None:
         """Cancel a job that its caller does not want after all, unless others have been told that it will be done."""
         started = perf_counter()
-        match self.store.cancel(job_id, reason=reason, unless_joined=True):
+        self._tell_cancelled(self.store.withdraw(job_id, reason=reason), started)
+
+    def _tell_cancelled(self, answer: a.CancelAnswer | a.Existing, started: float) -> None:
+        match answer:
             case a.Cancelled(job):
                 self._tell(e.JobCancelled, job, started, reason=job.reason)
+            case a.Requested(job):
+                self._tell(e.CancelRequested, job, started)
 
     def revive(self, job_id: str, *, body: bytes | None = None) -> a.ReviveAnswer:
         """Queue a dead letter again, with another body if one is given."""

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from celery import chain, chord, group, signature
+from celery import Task, chain, chord, group, signature
 from celery.signals import before_task_publish
 from celery.utils.saferepr import saferepr
 from guarded.hand import Hand
@@ -483,6 +483,26 @@ def test_a_task_has_no_child_that_was_never_sent(hand: Hand) -> None:
     assert not outer.children
 
 
+def test_code_of_the_apps_own_is_entered_for_new_jobs_only(hand: Hand) -> None:
+    entered: list[object] = []
+
+    class Own(Task):  # type: ignore[type-arg]
+        def apply_async(self, *args: Any, **options: Any) -> Any:
+            entered.append(args)
+            return super().apply_async(*args, **options)
+
+    vars(hand.app)["task_cls"] = Own
+
+    @hand.once.task(name="own")
+    def own(x: int) -> int:
+        return x
+
+    results: list[Any] = [hand.app.tasks["own"].delay(1) for _ in range(2)]
+
+    assert [result.existing for result in results] == [False, True]
+    assert len(entered) == 1
+
+
 @pytest.mark.parametrize("way", ["producer", "connection"])
 def test_a_call_over_a_connection_of_the_callers_is_asked_for_and_sent(hand: Hand, way: str) -> None:
     name = hand.name()
@@ -572,13 +592,13 @@ def test_a_job_that_is_joined_at_the_last_moment_is_not_refused_either(
     hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hand.app.conf.oncelery_on_broker_down = "refuse"
-    name, joined, cancel = hand.name(), [], hand.store.cancel
+    name, joined, withdraw = hand.name(), [], hand.store.withdraw
 
     def join_first(*args: Any, **options: Any) -> Any:
         joined.append(hand.tasks.joining.delay(name))
-        return cancel(*args, **options)
+        return withdraw(*args, **options)
 
-    monkeypatch.setattr(hand.store, "cancel", join_first)
+    monkeypatch.setattr(hand.store, "withdraw", join_first)
     with hand.broker_down(), pytest.raises(OperationalError):
         hand.tasks.joining.delay(name)
 

@@ -162,6 +162,15 @@ def test_a_cancelled_run_is_told_in_events(ledger: Ledger, heard: list[e.Event])
     assert words(heard) == ["accepted", "began", "cancel requested", "cancelled", "declined"]
 
 
+def test_a_job_that_is_withdrawn_while_it_runs_is_asked_to_end(ledger: Ledger, heard: list[e.Event]) -> None:
+    ledger.reserve(CHARGE)
+    begin(ledger)
+
+    ledger.withdraw("job-1", reason="not wanted after all")
+
+    assert words(heard) == ["accepted", "began", "cancel requested"]
+
+
 def test_a_superseded_run_is_told_so_by_every_verb(ledger: Ledger, heard: list[e.Event], clock: FakeClock) -> None:
     ledger.reserve(CHARGE)
     late = begin(ledger)

@@ -1,1 +1,23 @@
-"""Oncelery in a Celery app: the extension, the task class, what the worker's main process does."""
+"""Oncelery in a Celery app: the extension, the task class, what the worker's main process does.
+
+extension     `Oncelery(app)`: what all the others find each other by
+recommended   settings of Celery that a fail-over needs
+task          the class of guarded tasks: apply_async and __call__                       PUBLISH
+publishing    from a call to a job: reserved, then sent
+gate          the message is made while the ledger is asked
+within        reserved in the caller's own transaction
+message       what is kept of a call, and the headers that go with it
+call          one delivery, as `execution` sees it                                       EXECUTE
+request       the same delivery in the worker's main process
+opening       who opens a message that has come before, and may die of it
+keeper        looks after the children: renews for them, lets go when they die           STAY ALIVE
+sweeper       publishes again what is lost
+orphans       messages that nobody will acknowledge, of jobs that have ended
+reconnecting  a worker outlives its Redis broker
+only_one      one instance of a function at a time
+callbacks     tells a URL of a job's end                                                 TELL
+mirror        copies dead letters to a queue
+flusher       what was counted, on its way to the ledger
+reading       what a call and its result were, for people
+facts         what the doctor is told of app, broker and workers
+"""

@@ -14,8 +14,8 @@ from billiard import common as billiard_common
 from celery.exceptions import Ignore, Reject, Retry, WorkerShutdown, WorkerTerminate
 from kombu.exceptions import EncodeError
 
-from oncelery.celery.message import Message, read, write
-from oncelery.celery.publishing import DIGEST, HEADER, NOTIFY, SCOPE, delay_until, job_id, queue_label
+from oncelery.celery.message import DIGEST, KEY, NOTIFY, SCOPE, Message, read, write
+from oncelery.celery.publishing import delay_until, job_id, queue_label
 from oncelery.errors import ConfigurationError, JobCancelledError, StoreUnavailableError, TooLargeError
 from oncelery.job import Failure, Job, Lease, Submission
 from oncelery.policy import Backoff
@@ -64,7 +64,7 @@ class TaskCall:
     def _submission(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Submission:
         task, policy, request = self.task, self.policy, self.request
         told = request.headers or {}
-        key, scope, notify = told.get(HEADER, ""), told.get(SCOPE, ""), told.get(NOTIFY, "")
+        key, scope, notify = told.get(KEY, ""), told.get(SCOPE, ""), told.get(NOTIFY, "")
         if not key:
             # Sent by code that does not know the ledger.
             found = task.identity.of(args, kwargs, namespace=task.oncelery.namespace, task_id=request.id)

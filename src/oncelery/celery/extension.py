@@ -16,9 +16,9 @@ from oncelery.celery.callbacks import Callbacks, declare
 from oncelery.celery.flusher import Flusher
 from oncelery.celery.gate import gated
 from oncelery.celery.keeper import Board, Keeper
-from oncelery.celery.message import Message
+from oncelery.celery.message import NOTIFY, Message
 from oncelery.celery.mirror import Mirror
-from oncelery.celery.publishing import NOTIFY, publish_again
+from oncelery.celery.publishing import publish_again
 from oncelery.celery.reading import Reading
 from oncelery.celery.recommended import recommend
 from oncelery.celery.reconnecting import Reconnecting
@@ -85,6 +85,7 @@ class Oncelery:
         #: Celery's own way to publish, past the ledger.
         self.send_task: Callable[..., Any] = earlier.send_task if earlier else app.send_task
         app.send_task = self._send_task
+        #: Celery's own door to its producers, past the gate.
         self.producer_or_acquire: Callable[..., Any] = (
             earlier.producer_or_acquire if earlier else app.producer_or_acquire
         )

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from oncelery.answers import Existing, Reserved
+from oncelery.failpoints import failpoint
 from oncelery.job import Job
 
 _current: ContextVar[Gate | None] = ContextVar("oncelery_gate", default=None)
@@ -26,12 +27,9 @@ class Gate:
     """Where a message waits for the ledger's answer: `with Gate(...)` around its publication."""
 
     def __init__(self, wait: Callable[[], Reserved | Existing]) -> None:
-        self._wait = wait
+        self._wait: Callable[[], Reserved | Existing] | None = wait
         self._token: Token[Gate | None]
-        #: Whether the ledger was asked for its answer; it may have raised an error instead.
-        self.asked = False
-        #: The job that was accepted.
-        self.job: Job | None = None
+        self._answer: Reserved | Existing | None = None
 
     def __enter__(self) -> Self:
         self._token = _current.set(self)
@@ -40,19 +38,29 @@ class Gate:
     def __exit__(self, *_: object) -> None:
         _current.reset(self._token)
 
-    def ask(self) -> Reserved | Existing:
-        """Wait for the answer, once."""
-        self.asked = True
-        answer = self._wait()
-        if isinstance(answer, Reserved):
-            self.job = answer.job
-        return answer
+    @property
+    def asked(self) -> bool:
+        """Whether the ledger was asked for its answer; it may have raised an error instead."""
+        return self._wait is None
+
+    @property
+    def job(self) -> Job | None:
+        """The job that was accepted."""
+        return self._answer.job if isinstance(self._answer, Reserved) else None
+
+    def ask(self) -> Reserved | Existing | None:
+        """Wait for the answer, if nobody has; None if that has failed."""
+        if self._wait:
+            wait, self._wait = self._wait, None
+            self._answer = wait()
+        return self._answer
 
     def go_on(self) -> None:
         """Wait for the answer, and come back if the message is to be sent."""
         answer = self.ask()
-        if self.job is None or self.job.behind:
+        if answer and (isinstance(answer, Existing) or answer.job.behind):
             raise NotToBeSent(answer)
+        failpoint("before-publish")
 
 
 class Passage:

@@ -13,6 +13,15 @@ from kombu.serialization import dumps, loads, prepare_accept_content
 from kombu.utils.encoding import str_to_bytes
 from msgspec import Struct
 
+#: The headers that tell the worker of a job: its key, and some that few messages have.
+KEY = "oncelery_key"
+DIGEST = "oncelery_digest"
+SCOPE = "oncelery_scope"
+NOTIFY = "oncelery_notify"
+#: That this message may be one too many; and how often it was put aside.
+RESENT = "oncelery_resent"
+PARKED = "oncelery_parked"
+
 #: The content type of most that is kept.
 JSON = "application/json"
 

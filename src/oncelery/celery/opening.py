@@ -13,15 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from oncelery.answers import Counted, ReceivedAnswer
 from oncelery.errors import JobBuriedError, OnceleryError
-from oncelery.job import Job
+from oncelery.job import NO_TIME, Job
 
 if TYPE_CHECKING:
     from oncelery.celery.extension import Oncelery
 
 _logger = logging.getLogger("oncelery")
-
-#: The lease of one who has opened a message and lives.
-NO_TIME = timedelta(0)
 
 
 def opened(once: Oncelery, job_id: str, lease: timedelta, read: Callable[[], object]) -> ReceivedAnswer | None:
@@ -31,6 +28,7 @@ def opened(once: Oncelery, job_id: str, lease: timedelta, read: Callable[[], obj
         try:
             read()
         finally:
+            # It is opened, and who did so lives.
             tell(once, job_id, lease=NO_TIME)
     return answer
 

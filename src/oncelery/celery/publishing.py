@@ -17,25 +17,16 @@ from msgspec.structs import replace
 
 from oncelery.answers import Existing, Reserved
 from oncelery.celery.gate import Gate, NotToBeSent
-from oncelery.celery.message import Message
+from oncelery.celery.message import DIGEST, KEY, NOTIFY, RESENT, SCOPE, Message
 from oncelery.errors import DuplicateTaskError
-from oncelery.failpoints import failpoint
-from oncelery.job import Job, OnDuplicate, State, Submission
-from oncelery.ledger import NO_TIME, Ledger
+from oncelery.job import NO_TIME, Job, OnDuplicate, State, Submission
+from oncelery.ledger import Ledger
 
 if TYPE_CHECKING:
     from oncelery.celery.extension import Oncelery
     from oncelery.celery.task import IdempotentTask
 
 _logger = logging.getLogger("oncelery")
-
-#: The message header that carries a job's key to the worker; and those that some messages have beside it.
-HEADER = "oncelery"
-DIGEST = "oncelery_digest"
-SCOPE = "oncelery_scope"
-NOTIFY = "oncelery_notify"
-#: Set where the message may be one too many.
-RESENT = "oncelery_resent"
 
 #: Why a job is cancelled whose caller was told, by an error, that it could not be published.
 NOT_PUBLISHED = "not published"
@@ -103,7 +94,7 @@ class Publication(Struct, frozen=True, kw_only=True):
             scope=self.scope,
         )
         digest = found.digest if self.idempotency_key else ""
-        told = {HEADER: found.key, DIGEST: digest, SCOPE: found.scope, NOTIFY: self.notify}
+        told = {KEY: found.key, DIGEST: digest, SCOPE: found.scope, NOTIFY: self.notify}
         self.options["headers"] = {
             **(self.options.get("headers") or {}),
             **{name: value for name, value in told.items() if value},
@@ -138,12 +129,13 @@ def publish_once(publication: Publication) -> AsyncResult[Any]:
     task = publication.task
     once = task.oncelery
     wait = once.ledger.reserving(publication.submission(), on_duplicate=publication.on_duplicate)
-    match _publish_meanwhile(publication, wait):
-        case AsyncResult() as published:
-            return published
+    try:
+        return _send_if_accepted(publication, wait)
+    except NotToBeSent as stop:
+        answer = stop.answer
+    match answer:
         case Reserved(job):
-            expect(publication, job)
-            # It would only be sent away; the end of the job before it publishes it.
+            # Behind another, whose end publishes it; until then it would only be sent away.
             return marked(task.AsyncResult(job.id), job)
         case Existing(job) if publication.options.get("expires") and cancel_expired(once, job):
             return publish_once(publication)
@@ -158,33 +150,28 @@ def publish_once(publication: Publication) -> AsyncResult[Any]:
             return _existing(publication, job)
 
 
-def _publish_meanwhile(
-    publication: Publication, wait: Callable[[], Reserved | Existing]
-) -> AsyncResult[Any] | Reserved | Existing:
-    """Have the message made while the ledger is asked; if that has not just accepted it, give the answer."""
+def _send_if_accepted(publication: Publication, wait: Callable[[], Reserved | Existing]) -> AsyncResult[Any]:
+    """Have the message made while the ledger is asked, and sent if it has accepted the job; else raise NotToBeSent."""
 
     def answer() -> Reserved | Existing:
         found = wait()
-        if isinstance(found, Reserved) and not found.job.behind:
+        if isinstance(found, Reserved):
             expect(publication, found.job)
-            failpoint("before-publish")
         return found
 
     with Gate(answer) as gate:
+        if not publication.task.sent_by_celery:
+            gate.go_on()
         try:
             result = publication.task.send(publication)
-        except NotToBeSent as stop:
-            return stop.answer
         except Exception as error:
-            if not gate.asked:
-                # Celery refuses the call itself.
-                gate.ask()
+            # Celery may have refused the call before it came to the gate.
+            gate.ask()
             if gate.job is None:
                 raise
             return _not_sent(publication, gate.job, error)
-        if not gate.asked:
-            # Sent in a way that is not Celery's own, or not at all, as in a test that stands in for it.
-            gate.ask()
+        # It may also have gone by another way, or nowhere, as in a test that stands in for Celery.
+        gate.ask()
     return marked(result, gate.job)
 
 

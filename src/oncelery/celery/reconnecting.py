@@ -1,4 +1,4 @@
-"""A worker outlives its broker: a fault of Celery 5.7 with Redis, which else ends it, is mended."""
+"""A worker outlives its Redis broker, also with Celery 5.7."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ _logger = logging.getLogger("oncelery")
 
 
 class Reconnecting(bootsteps.StartStopStep):
-    """The worker's step: lets a lost connection be closed as far as it can be, and be remembered by what it has left.
+    """The worker's step: closing a lost connection to Redis never ends the worker.
 
-    When the broker is gone, Celery lets kombu forget where that was, and then closes the connection. A channel that
-    still holds messages asks for it then, to give them back, and later, to acknowledge them; and raises.
+    Celery 5.7 lets kombu forget the server before it closes the connection. A channel that holds unacknowledged
+    messages then asks it for the address (`conninfo.hostname`) to give them back, and later to acknowledge them, and
+    raises AttributeError. To be deleted with the last version of Celery that does so.
     """
 
     requires = (Connection,)

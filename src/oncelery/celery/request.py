@@ -16,8 +16,9 @@ from celery.worker.state import task_ready
 
 from oncelery.answers import Buried, Busy, Cancelled, Finished, ReceivedAnswer, Settled
 from oncelery.celery.call import failure_of
+from oncelery.celery.message import RESENT
 from oncelery.celery.opening import fail_buried, opened, tell
-from oncelery.celery.publishing import RESENT, job_id, publish_again, publish_or_leave
+from oncelery.celery.publishing import job_id, publish_again, publish_or_leave
 from oncelery.errors import OnceleryError
 from oncelery.job import DISCARDED, Cause, Reason, State
 from oncelery.settlement import Raised, Release, decide

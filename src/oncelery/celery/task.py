@@ -14,7 +14,7 @@ from kombu.exceptions import OperationalError
 
 from oncelery.answers import Buried, Busy, Cancelled, Finished, Later
 from oncelery.celery.call import REPLACED, TaskCall, read_result
-from oncelery.celery.message import shown, write
+from oncelery.celery.message import PARKED, shown, write
 from oncelery.celery.publishing import (
     Publication,
     delay_of,
@@ -47,9 +47,6 @@ if TYPE_CHECKING:
     from celery.result import AsyncResult
 
     from oncelery.celery.extension import Oncelery
-
-#: The message header that counts how often a message was put aside.
-PARKED = "oncelery_parked"
 
 #: How long a message is put aside for the first time, in seconds; each time twice as long as before.
 FIRST_WAIT = 0.25
@@ -123,6 +120,11 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
         """Whether the call that is running has asked for its result to be stored."""
         said = vars(self.request).get("ignore_result")
         return not (self.ignore_result if said is None else said)
+
+    @cached_property
+    def sent_by_celery(self) -> bool:
+        """Whether no code of the app's own comes before Celery's: that is entered for new jobs only."""
+        return super().apply_async.__func__ is Task.apply_async
 
     # Publishing
 

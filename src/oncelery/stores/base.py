@@ -73,7 +73,10 @@ class Store(Protocol):
         """
 
     def reserving(self, submission: Submission, *, on_duplicate: OnDuplicate) -> Callable[[], ReserveAnswer]:
-        """Ask for `reserve`, and give what waits for the answer: to be called once, after what else there is to do."""
+        """Ask for `reserve`, and give what waits for the answer: to be called once, after what else there is to do.
+
+        Whether the store is asked now or then is its own choice. If nobody waits, the job may be there, and is swept.
+        """
 
     def begin(
         self, submission: Submission, *, holder: str, worker: str, lease: timedelta, max_crashes: int, hold: bool
@@ -116,14 +119,14 @@ class Store(Protocol):
     ) -> RecordAnswer:
         """Write progress, or a finished step (the first value of a name stays), under our lease."""
 
-    def cancel(
-        self, job_id: str, *, reason: str, force: bool = False, unless_joined: bool = False
-    ) -> CancelAnswer | Existing:
+    def cancel(self, job_id: str, *, reason: str, force: bool = False) -> CancelAnswer:
         """End a queued job, or ask a running one to end; `force` ends that too, superseding its run.
 
-        Completed or buried: Finished (too late). Cancelled: Cancelled, unchanged. `unless_joined` leaves a live job as
-        it is that has answered a duplicate: Existing.
+        Completed or buried: Finished (too late). Cancelled: Cancelled, unchanged.
         """
+
+    def withdraw(self, job_id: str, *, reason: str) -> CancelAnswer | Existing:
+        """Cancel a job as `cancel` does, but leave a live one as it is that has answered a duplicate: Existing."""
 
     def revive(self, job_id: str, *, body: bytes | None = None) -> ReviveAnswer:
         """Queue a buried job again, with another body if one is given.

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from oncelery.answers import Granted
 from oncelery.job import (
     DISCARDED,
+    NO_TIME,
     PAST_KEPT,
     Attempt,
     Cause,
@@ -26,7 +27,6 @@ from oncelery.settlement import Bury, Cancel, Complete, Release, Settlement
 from oncelery.stores.base import PUBLISH_GRACE, SLOW_CHECK
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-NO_TIME = timedelta(0)
 
 #: Which states each settlement may lead to.
 ENDS: dict[type[Settlement], frozenset[State]] = {

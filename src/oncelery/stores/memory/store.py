@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from oncelery import answers as a
 from oncelery.job import (
+    NO_TIME,
     Answer,
     Cause,
     Duplicate,
@@ -32,7 +33,7 @@ from oncelery.job import (
 from oncelery.settlement import Bury, Cancel, Complete, Release, Settlement
 from oncelery.stores.base import Clock
 from oncelery.stores.memory.audit import Audit
-from oncelery.stores.memory.entry import NO_TIME, Entry
+from oncelery.stores.memory.entry import Entry
 from oncelery.stores.memory.shelf import Shelf
 
 P = ParamSpec("P")
@@ -231,14 +232,19 @@ class MemoryStore:
         return a.Recorded(entry.job.cancel_requested)
 
     @atomic
-    def cancel(
-        self, now: datetime, job_id: str, *, reason: str, force: bool = False, unless_joined: bool = False
-    ) -> a.CancelAnswer | a.Existing:
+    def cancel(self, now: datetime, job_id: str, *, reason: str, force: bool = False) -> a.CancelAnswer:
+        return self._cancel(now, self._shelf.readable(now, job_id), reason, force=force)
+
+    @atomic
+    def withdraw(self, now: datetime, job_id: str, *, reason: str) -> a.CancelAnswer | a.Existing:
         entry = self._shelf.readable(now, job_id)
+        if entry and entry.job.state.live and entry.job.duplicates:
+            return a.Existing(entry.job)
+        return self._cancel(now, entry, reason, force=False)
+
+    def _cancel(self, now: datetime, entry: Entry | None, reason: str, *, force: bool) -> a.CancelAnswer:
         if entry is None:
             return a.Absent()
-        if unless_joined and entry.job.duplicates and entry.job.state.live:
-            return a.Existing(entry.job)
         match state := entry.job.state:
             case State.COMPLETED | State.BURIED:
                 return a.Finished(entry.job)

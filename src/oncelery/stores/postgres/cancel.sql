@@ -1,5 +1,5 @@
 -- cancel: queued -> cancelled; running -> running with the request noted, or cancelled if forced
--- in: id, reason, force, unless_joined, now (null = server clock)     out: one row: the answer's name, and the job
+-- in: id, reason, force, unless_joined (for withdraw), now (null = server clock)     out: one row: the answer's name, and the job
 CREATE OR REPLACE FUNCTION cancel(
   p_id text, p_reason text, p_force boolean, p_unless_joined boolean, p_now timestamptz, OUT answer text, OUT job jobs
 ) LANGUAGE plpgsql SET search_path FROM CURRENT SET enable_seqscan = off SET lock_timeout = '5s' AS $$

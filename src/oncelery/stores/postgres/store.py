@@ -60,9 +60,8 @@ _BEGIN: dict[str, Callable[[Job], a.BeginAnswer]] = {
     "Cancelled": a.Cancelled,
     "Mismatched": a.Mismatched,
 }
-_CANCEL: dict[str, Callable[[Job], a.CancelAnswer | a.Existing]] = {
+_CANCEL: dict[str, Callable[[Job], a.CancelAnswer]] = {
     "Requested": a.Requested,
-    "Existing": a.Existing,
     "Finished": a.Finished,
     "Cancelled": a.Cancelled,
 }
@@ -185,10 +184,14 @@ class PostgresStore:
         [(answer, cancel_requested, state)] = self._call("record", values)
         return a.Recorded(cancel_requested) if answer == "Recorded" else a.Fenced(_state(state))
 
-    def cancel(
-        self, job_id: str, *, reason: str, force: bool = False, unless_joined: bool = False
-    ) -> a.CancelAnswer | a.Existing:
-        [(answer, *job)] = self._call("cancel", (job_id, reason, force, unless_joined), "answer, {job}")
+    def cancel(self, job_id: str, *, reason: str, force: bool = False) -> a.CancelAnswer:
+        [(answer, *job)] = self._call("cancel", (job_id, reason, force, False), "answer, {job}")
+        return a.Absent() if answer == "Absent" else _CANCEL[answer](rows.job_of(job))
+
+    def withdraw(self, job_id: str, *, reason: str) -> a.CancelAnswer | a.Existing:
+        [(answer, *job)] = self._call("cancel", (job_id, reason, False, True), "answer, {job}")
+        if answer == "Existing":
+            return a.Existing(rows.job_of(job))
         return a.Absent() if answer == "Absent" else _CANCEL[answer](rows.job_of(job))
 
     def revive(self, job_id: str, *, body: bytes | None = None) -> a.ReviveAnswer:

@@ -1,12 +1,12 @@
 -- cancel: queued -> cancelled; running -> running with a cancel requested, or cancelled if forced
--- in: now, 2 id, 3 reason, 4 force, 5 unless_joined ('1' or '')
+-- in: now, 2 id, 3 reason, 4 'force', 'unless joined' (for withdraw) or ''
 -- out: cancelled | requested | existing | finished, and the job | absent
 
 --include shared.lua
 --include reading.lua
 --include ending.lua
 --include changes.lua
-local reason, force, unless_joined = ARGV[3], ARGV[4] == '1', ARGV[5] == '1'
+local reason, how = ARGV[3], ARGV[4]
 
 local job = readable(known(ARGV[2]))
 if not job then
@@ -15,9 +15,9 @@ elseif job.state == CANCELLED then
   return { 'cancelled', told(job) }
 elseif not live(job) then
   return { 'finished', told(job) }
-elseif unless_joined and job.duplicates then
+elseif how == 'unless joined' and job.duplicates then
   return { 'existing', told(job) }
-elseif job.state == RUNNING and not force then
+elseif job.state == RUNNING and how ~= 'force' then
   update(job, { cancel_requested = '1', cancel_reason = job.cancel_reason or present(reason) })
   return { 'requested', told(job) }
 end

@@ -19,7 +19,7 @@ from oncelery.stores.redis.durability import Barrier, choose_barrier
 from oncelery.stores.redis.facts import server_facts
 from oncelery.stores.redis.scripts import FLAGGED, UNFLAGGED, Word, words
 
-#: How often a command is sent, when connections break under it. All verbs may be sent again.
+#: How often a command is sent, when connections break under it (and once more before, by `send`). All verbs may be.
 SENDS = 3
 
 #: No command is sent again later than this after it first failed: the caller has a lease to mind.
@@ -71,7 +71,7 @@ class Server:
                     raise mapped(error) from error
                 time.sleep(PAUSE_SECONDS * failures)
 
-    def start(self, verb: str, inputs: Sequence[Word], *, safe: bool = False) -> Callable[[], Any]:
+    def send(self, verb: str, inputs: Sequence[Word], *, safe: bool = False) -> Callable[[], Any]:
         """Send a verb's script, and give what waits for its reply. If that way breaks, it is run anew."""
         if not safe:
             try:
@@ -87,6 +87,7 @@ class Server:
         try:
             return link.receive()
         except driver.RedisError:
+            # Also for a script that the server has not seen. It may have been done: then it is answered the same.
             return self.run(verb, inputs)
 
     def facts(self) -> ServerFacts:

@@ -96,7 +96,7 @@ class RedisStore:
         inputs = [self._now(), *_offer(submission, on_duplicate, *limits)]
         if submission.body is not None:
             inputs.append(submission.body)
-        reply = self._server.start("reserve", inputs, safe=submission.durability is Durability.SAFE)
+        reply = self._server.send("reserve", inputs, safe=submission.durability is Durability.SAFE)
         return lambda: _reserved(submission, reply())
 
     def begin(
@@ -139,12 +139,12 @@ class RedisStore:
         name, told = self._run("record", *_claim(lease), noted, *(step or ()))
         return a.Fenced(_state(told)) if name == b"fenced" else a.Recorded(bool(told))
 
-    def cancel(
-        self, job_id: str, *, reason: str, force: bool = False, unless_joined: bool = False
-    ) -> a.CancelAnswer | a.Existing:
-        flags = ("1" if flag else "" for flag in (force, unless_joined))
-        told = self._run("cancel", pack_id(job_id), reason, *flags)
-        answer: a.CancelAnswer | a.Existing = _answer(told)
+    def cancel(self, job_id: str, *, reason: str, force: bool = False) -> a.CancelAnswer:
+        answer: a.CancelAnswer = _answer(self._run("cancel", pack_id(job_id), reason, "force" if force else ""))
+        return answer
+
+    def withdraw(self, job_id: str, *, reason: str) -> a.CancelAnswer | a.Existing:
+        answer: a.CancelAnswer | a.Existing = _answer(self._run("cancel", pack_id(job_id), reason, "unless joined"))
         return answer
 
     def revive(self, job_id: str, *, body: bytes | None = None) -> a.ReviveAnswer:

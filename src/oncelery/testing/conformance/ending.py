@@ -221,13 +221,13 @@ class Cancelling(Fixtures):
         reserve(store, OTHER)
         before = seen(store)
 
-        assert store.cancel(JOB, reason="not wanted", unless_joined=True) == Existing(before)
+        assert store.withdraw(JOB, reason="not wanted") == Existing(before)
         assert seen(store) == before
 
     def test_a_job_that_nobody_has_joined_is_cancelled_all_the_same(self, store: Store) -> None:
         accepted(store)
 
-        answer = store.cancel(JOB, reason="not wanted", unless_joined=True)
+        answer = store.withdraw(JOB, reason="not wanted")
 
         assert answer == Cancelled(seen(store))
 

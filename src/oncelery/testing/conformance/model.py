@@ -177,9 +177,13 @@ class Comparison(RuleBasedStateMachine):
         progress = Progress(done=done, total=2, stage="stage") if done else None
         self.same(lambda store: store.record(self.lease(claim), progress=progress, step=step))
 
-    @rule(name=names, reason=st.sampled_from(["r1", "r2"]), force=st.booleans(), unless_joined=st.booleans())
-    def cancel(self, name: str, reason: str, force: bool, unless_joined: bool) -> None:  # noqa: FBT001
-        self.same(lambda store: store.cancel(self.name(name), reason=reason, force=force, unless_joined=unless_joined))
+    @rule(name=names, reason=st.sampled_from(["r1", "r2"]), force=st.booleans())
+    def cancel(self, name: str, reason: str, force: bool) -> None:  # noqa: FBT001
+        self.same(lambda store: store.cancel(self.name(name), reason=reason, force=force))
+
+    @rule(name=names)
+    def withdraw(self, name: str) -> None:
+        self.same(lambda store: store.withdraw(self.name(name), reason="withdrawn"))
 
     @rule(name=names, body=bodies)
     def revive(self, name: str, body: bytes | None) -> None:

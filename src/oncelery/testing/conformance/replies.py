@@ -60,6 +60,7 @@ RESENT: Mapping[str, tuple[Situation, Say]] = {
     "heed a cancel": (Situation.CANCELLING, lambda store, lease: store.settle(lease, Cancel(reason="heeded"))),
     "cancel": (Situation.QUEUED, lambda store, _: store.cancel(JOB, reason="no")),
     "cancel a running one": (Situation.RUNNING, lambda store, _: store.cancel(JOB, reason="no")),
+    "withdraw": (Situation.QUEUED, lambda store, _: store.withdraw(JOB, reason="no")),
     "cancel by force": (Situation.RUNNING, lambda store, _: store.cancel(JOB, reason="no", force=True)),
 }
 
