@@ -1,4 +1,4 @@
-"""Databases with a table of tickets, and the ways to it."""
+"""Databases with a table of tickets, and the ways to it; databases with the books of a shop, and with its ledger."""
 
 from __future__ import annotations
 
@@ -8,11 +8,17 @@ from typing import Any
 import psycopg
 import pytest
 import sqlalchemy as sa
+from faults.brokers import fresh_database
+from guarded.books import Books
+from guarded.hand import Hand
 from psycopg.rows import dict_row
 from sqlalchemy import orm
 
-from oncelery.sql import batches
+from oncelery.ledger import Ledger
+from oncelery.sql import batches, inbox
+from oncelery.stores import open_store
 from oncelery.testing.servers import PostgresServer
+from sql.shop import Shop
 from sql.tickets import Desk, metadata, tickets
 
 
@@ -72,3 +78,34 @@ def desk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
             connection.begin()  # SQLAlchemy does not see what psycopg does, and would roll nothing back
         table = tickets if "table" in way else "tickets"
         yield Desk(target=WAYS[way](connection), connection=connection, table=table)
+
+
+@pytest.fixture(scope="module")
+def databases(postgres: PostgresServer) -> dict[str, str]:
+    """Give two databases that the tests of this module share, each with a ledger."""
+    return {"same database": postgres.create_database(), "another database": postgres.create_database()}
+
+
+@pytest.fixture(params=["same database", "redis"])
+def shop(request: pytest.FixtureRequest, hand: Hand, databases: dict[str, str]) -> Iterator[Shop]:
+    yield from shop_of(request, hand, databases, request.param)
+
+
+@pytest.fixture(params=["redis", "another database"])
+def apart(request: pytest.FixtureRequest, hand: Hand, databases: dict[str, str]) -> Iterator[Shop]:
+    """Give the shop whose ledger is not in the books' database."""
+    yield from shop_of(request, hand, databases, request.param)
+
+
+def shop_of(request: pytest.FixtureRequest, hand: Hand, databases: dict[str, str], where: str) -> Iterator[Shop]:
+    books = Books(databases["same database"])
+    books.open()
+    inbox.create(books.url)
+    url = databases[where] if where in databases else fresh_database(request.getfixturevalue("valkey"))
+    ledger = Ledger(open_store(url, clock=hand.clock))
+    yield Shop(hand, books, ledger)
+    ledger.store.close()
+    books.close()
+    if where in databases:
+        with psycopg.connect(url) as connection:
+            connection.execute("TRUNCATE oncelery.jobs CASCADE")
