@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from guarded.hand import Hand
+from plain_browser import Dashboard, bury, looking_at, seen_of, text_of, value_of
+
+from oncelery.operations.redaction import HIDDEN
+
+
+@pytest.fixture
+def board(hand: Hand) -> Iterator[Dashboard]:
+    with looking_at(hand) as dashboard:
+        yield dashboard
+
+
+def test_a_queued_job_is_cancelled_after_a_page_that_tells_what_will_happen(
+    board: Dashboard, hand: Hand, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "oncelery.audit")
+    job_id = hand.tasks.joining.delay(hand.name()).id
+
+    assert "never begins" in text_of(board.get("/cancel", params={"id": job_id}))
+    assert hand.job(job_id).state == "queued"
+    answer = board.confirm("cancel", job_id)
+
+    assert "The job is cancelled." in text_of(answer)
+    assert hand.job(job_id).state == "cancelled"
+    assert f"(this machine): cancel job {job_id} of joining: cancelled" in caplog.text
+
+
+def test_a_dead_letter_is_revived(board: Dashboard, hand: Hand, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "oncelery.audit")
+    job_id = bury(hand)
+
+    answer = board.confirm("revive", job_id)
+
+    assert "queued again" in text_of(answer)
+    assert (hand.job(job_id).state, hand.waiting()) == ("queued", 1)
+    assert f"revive job {job_id} of raises: revived" in caplog.text
+
+
+def test_a_dead_letter_is_revived_with_other_arguments_and_its_secrets(board: Dashboard, hand: Hand) -> None:
+    calls: list[Any] = []
+
+    @hand.once.task(name="fussy", key="name", shared=False)
+    def fussy(name: str, amount: int, token: str) -> None:
+        calls.append((name, amount, token))
+        if amount < 0:
+            raise ValueError(amount)
+
+    job_id = fussy.delay("o-1", amount=-5, token="s3cret").id  # noqa: S106
+    hand.deliver_all()
+    shown = board.get("/revive", params={"id": job_id}).text
+    assert "s3cret" not in shown
+
+    board.confirm(
+        "revive", job_id, edit="on", arguments=f'{{"args": ["o-1"], "kwargs": {{"amount": 5, "token": "{HIDDEN}"}}}}'
+    )
+    hand.deliver_all()
+
+    assert calls == [("o-1", -5, "s3cret"), ("o-1", 5, "s3cret")]
+    assert hand.job(job_id).state == "completed"
+
+
+@pytest.mark.parametrize(
+    "arguments", ["nonsense", "[]", '{"args": 1, "kwargs": {}}', '{"args": [1, 2, 3, 4], "kwargs": {}}']
+)
+def test_arguments_that_the_task_cannot_be_called_with_are_refused(
+    board: Dashboard, hand: Hand, arguments: str
+) -> None:
+    job_id = bury(hand)
+
+    answer = board.confirm("revive", job_id, edit="on", arguments=arguments)
+
+    assert answer.status_code == 400
+    assert hand.job(job_id).state == "buried"
+
+
+def test_how_many_wait_is_told_on_every_page(board: Dashboard, hand: Hand) -> None:
+    bury(hand)
+
+    assert "Dead letters 1 waiting" in text_of(board.get("/jobs"))
+
+
+def test_a_dead_letter_is_discarded(board: Dashboard, hand: Hand) -> None:
+    job_id = bury(hand)
+
+    assert "cannot be undone" in text_of(board.get("/discard", params={"id": job_id}))
+    board.confirm("discard", job_id)
+
+    assert (hand.job(job_id).state, hand.job(job_id).reason) == ("cancelled", "discarded")
+
+
+def test_dead_letters_are_grouped_by_task_and_error_and_a_group_is_revived_at_once(
+    board: Dashboard, hand: Hand
+) -> None:
+    refused, other = [bury(hand) for _ in range(3)], bury(hand, kind="key")
+
+    page = board.get("/dead-letters?task=raises&error=KeyError")
+    assert other in page.text
+    assert not any(job_id in page.text for job_id in refused)
+    asked = board.post("/revive-many", all="1", task="raises", error="guarded.app.RefusedError", scope="")
+    assert "Revive 3 dead letters?" in text_of(asked)
+    assert all(hand.job(job_id).state == "buried" for job_id in refused)
+    done = board.post("/revive-many", id=refused, confirmed="1")
+
+    assert "3 revived" in text_of(done)
+    assert {hand.job(job_id).state for job_id in refused} == {"queued"}
+    assert hand.job(other).state == "buried"
+
+
+def test_of_many_those_that_cannot_be_revived_are_named_and_the_others_are(board: Dashboard, hand: Hand) -> None:
+    name = hand.name()
+    superseded, free = bury(hand, name), bury(hand)
+    newer = hand.tasks.raises.delay(name, "refused").id
+
+    done = text_of(board.post("/revive-many", id=[superseded, free], confirmed="1"))
+
+    assert "1 superseded, 1 revived" in done or "1 revived, 1 superseded" in done
+    assert f"job {newer} of the same key is queued" in done
+
+
+def test_many_are_discarded(board: Dashboard, hand: Hand) -> None:
+    ids = [bury(hand) for _ in range(2)]
+
+    assert "2 discarded" in text_of(board.post("/discard-many", id=ids, confirmed="1"))
+    assert {hand.job(job_id).state for job_id in ids} == {"cancelled"}
+
+
+def test_an_act_on_a_job_that_has_moved_is_refused_and_says_how_it_stands(board: Dashboard, hand: Hand) -> None:
+    job_id = hand.tasks.joining.delay(hand.name()).id
+    asked = board.get("/cancel", params={"id": job_id})
+    hand.deliver_all()
+
+    answer = board.post("/cancel", id=job_id, seen=value_of(asked, "seen"))
+
+    assert answer.status_code == 409
+    assert "now it is completed" in text_of(answer)
+    assert hand.job(job_id).state == "completed"
+
+
+def test_reviving_what_another_job_does_is_refused_and_names_it(board: Dashboard, hand: Hand) -> None:
+    name = hand.name()
+    job_id = bury(hand, name)
+    newer = hand.tasks.raises.delay(name, "refused").id
+
+    answer = board.confirm("revive", job_id)
+
+    assert answer.status_code == 409
+    assert newer in answer.text
+
+
+def test_nothing_can_be_done_to_a_job_in_the_wrong_state(board: Dashboard, hand: Hand) -> None:
+    job_id = hand.tasks.joining.delay(hand.name()).id
+
+    assert board.get("/revive", params={"id": job_id}).status_code == 409
+
+
+def test_many_are_revived_or_discarded_and_nothing_else(board: Dashboard, hand: Hand) -> None:
+    dead = bury(hand)
+
+    assert board.post("/cancel-many", id=dead, confirmed="1").status_code == 404
+    assert hand.job(dead).state == "buried"
+
+
+def test_a_form_of_countless_fields_is_not_read(board: Dashboard) -> None:
+    assert board.client.post("/dashboard/sign-in", content="a&" * 3000).status_code == 400
+
+
+@pytest.mark.parametrize("token", ["", "another", None])
+def test_a_form_that_is_not_ours_changes_nothing(board: Dashboard, hand: Hand, token: str | None) -> None:
+    job = hand.job(hand.tasks.joining.delay(hand.name()))
+    fields = {"id": job.id, "seen": seen_of(job)} | ({} if token is None else {"csrf": token})
+
+    answer = board.client.post("/dashboard/cancel", data=fields)
+
+    assert answer.status_code == 403
+    assert hand.job(job.id).state == "queued"
+
+
+def test_a_form_from_another_origin_changes_nothing(board: Dashboard, hand: Hand) -> None:
+    job = hand.job(hand.tasks.joining.delay(hand.name()))
+    fields = {"id": job.id, "seen": seen_of(job), "csrf": board.client.cookies["oncelery_csrf"]}
+
+    # One of this machine, which those are let in from where there are no keys.
+    answer = board.client.post("/dashboard/cancel", data=fields, headers={"origin": "http://localhost:9"})
+
+    assert answer.status_code == 403
+    assert hand.job(job.id).state == "queued"

@@ -1,0 +1,424 @@
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from html.parser import HTMLParser
+
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from guarded.hand import Hand
+from guarded.web import HERE, client_of
+from plain_browser import PAGES, Dashboard, bury, looking_at, text_of
+
+from oncelery import StoreUnavailableError
+from oncelery.http import create_app
+from oncelery.http.dashboard import create_dashboard
+from oncelery.http.dashboard.live import message
+from oncelery.http.dashboard.rendering import STATIC, took
+from oncelery.operations.redaction import HIDDEN
+
+#: What a browser would run or load if any of it came through as it is.
+ATTACKS = (
+    "<script>alert(1)</script>",
+    "</pre><img src=x onerror=alert(1)>",
+    '"><svg onload=alert(1)>',
+    "' onmouseover='alert(1)",
+    "</title></script><script src=//evil.example>",
+    "{{ 7 * 7 }}{% raw %}",
+    "javascript:alert(1)",
+    "data: x\n\nevent: message\ndata: <script>\r\rdata: y",
+    "<!--",
+    "\u2028</textarea><iframe src=//evil.example>",
+)
+
+#: Pages about one job, or what was typed.
+ABOUT = ("/job?job_id=", "/revive?id=", "/discard?id=", "/jobs?q=x", "/jobs?task=", "/dead-letters?error=")
+
+
+@pytest.fixture
+def board(hand: Hand) -> Iterator[Dashboard]:
+    with looking_at(hand) as dashboard:
+        yield dashboard
+
+
+# What pages show
+
+
+def test_an_empty_ledger_has_pages_that_tell_what_will_be_there(board: Dashboard) -> None:
+    for page in PAGES:
+        answer = board.get(page)
+
+        assert answer.status_code == 200
+        assert "<h1>" in answer.text
+
+
+def test_the_root_leads_to_the_dashboard(board: Dashboard) -> None:
+    assert board.client.get("/").url.path == "/dashboard/"
+
+
+def test_jobs_are_listed_newest_change_first_and_filtered_by_state_task_and_scope(board: Dashboard, hand: Hand) -> None:
+    done = hand.tasks.joining.delay(hand.name()).id
+    hand.deliver_all()
+    hand.clock.advance(seconds=1)
+    waiting = hand.tasks.scoped.delay("tenant-a", 1).id
+
+    everything = board.get("/jobs").text
+
+    assert 0 < everything.index(waiting) < everything.index(done)
+    for query, shown, hidden in (
+        ("state=completed", done, waiting),
+        ("task=scoped", waiting, done),
+        ("scope=tenant-a", waiting, done),
+    ):
+        page = board.get(f"/jobs?{query}").text
+        assert shown in page
+        assert hidden not in page
+
+
+def test_the_counts_of_states_are_the_ledgers(board: Dashboard, hand: Hand) -> None:
+    for _ in range(3):
+        hand.tasks.joining.delay(hand.name())
+    hand.deliver()
+    bury(hand)
+
+    states = hand.once.ledger.tally().states
+
+    told = text_of(board.get("/jobs"))
+    assert f"All {sum(states.values())} " in told
+    for state, count in states.items():
+        assert f"{state.capitalize()} {count} " in told
+
+
+def test_more_jobs_than_a_page_has_are_reached_by_its_cursor(board: Dashboard, hand: Hand) -> None:
+    ids = {hand.tasks.joining.delay(hand.name()).id for _ in range(60)}
+
+    first = board.get("/jobs").text
+    older = re.search(r'rel="next" href="([^"]*)"', first)
+    assert older
+    second = board.client.get(html.unescape(older[1])).text
+
+    seen = [set(re.findall(r'id="job-([^"]*)"', page)) for page in (first, second)]
+    assert not seen[0] & seen[1]
+    assert seen[0] | seen[1] == ids
+
+
+def test_an_id_or_a_key_leads_to_its_job(board: Dashboard, hand: Hand) -> None:
+    job = hand.job(hand.tasks.joining.delay(hand.name()))
+
+    for wanted in (job.id, job.key, job.key.upper()):
+        assert board.get(f"/jobs?q={wanted}").url.path == f"/dashboard/jobs/{job.id}"
+    assert "No job has the id or key nobody" in text_of(board.get("/jobs?q=nobody"))
+
+
+def test_a_story_tells_every_run_with_worker_and_fence_and_every_duplicate_in_order(
+    board: Dashboard, hand: Hand
+) -> None:
+    name = hand.name()
+    job_id = hand.tasks.retried_by_policy.delay(name, 1).id
+    hand.clock.advance(seconds=1)
+    hand.tasks.retried_by_policy.delay(name, 1)
+    hand.clock.advance(seconds=1)
+    hand.deliver_all()
+    job = hand.job(job_id)
+
+    told = text_of(board.get(f"/jobs/{job_id}"))
+
+    parts = ("Accepted", "A duplicate was answered: joined", "Run 1 began", "Run 1 failed", "Run 2 began", "Completed")
+    places = [told.index(part, told.index("What happened")) for part in parts]
+    assert places == sorted(places)
+    for fence in (job.fence, job.past[0].fence):
+        assert f"fence {fence}" in told
+    assert "Duplicates answered 1" in told
+    assert job.key[:16] in told
+
+
+def test_a_run_that_followed_one_cut_short_is_told_as_a_takeover(board: Dashboard, hand: Hand) -> None:
+    name = hand.name()
+
+    @hand.once.task(name="dies", lease=1, shared=False)
+    def dies(name: str) -> str:
+        if not hand.told(name):
+            hand.journal.record(name, what="effect")
+            hand.clock.advance(seconds=5)
+            hand.once.sweep()
+            hand.deliver_all()
+        return name
+
+    job_id = dies.delay(name).id
+    hand.deliver_all()
+
+    told = text_of(board.get(f"/jobs/{job_id}"))
+    assert "Run 1 went silent until its lease lapsed" in told
+    assert "Run 2 took over" in told
+
+
+def test_arguments_are_shown_by_name_and_without_secrets(board: Dashboard, hand: Hand) -> None:
+    job_id = hand.tasks.joining.delay("o-1", {"amount": 500, "card_number": "4111 1111", "api-key": "sk_live"}).id
+
+    page = html.unescape(board.get(f"/jobs/{job_id}").text)
+
+    assert '"name": "o-1"' in page
+    assert '"amount": 500' in page
+    assert "4111" not in page
+    assert "sk_live" not in page
+    assert HIDDEN in page
+
+
+def test_a_job_that_can_be_submitted_is_given_as_a_command(board: Dashboard, hand: Hand) -> None:
+    job_id = hand.tasks.joining.delay("it's", 1).id
+
+    page = html.unescape(board.get(f"/jobs/{job_id}").text)
+
+    assert "curl -X POST http://localhost/jobs/joining" in page
+    assert """-d '{"name": "it'"'"'s", "payload": 1}'""" in page
+
+
+def test_a_result_an_error_and_finished_steps_are_shown(board: Dashboard, hand: Hand) -> None:
+    steps = hand.tasks.steps.delay(hand.name()).id
+    hand.deliver_all()
+    buried = bury(hand)
+
+    shown = text_of(board.get(f"/jobs/{steps}"))
+    failed = text_of(board.get(f"/jobs/{buried}"))
+
+    assert "Finished steps" in shown
+    assert '[ "one!", "two!", "two!" ]' in shown
+    assert "Traceback (most recent call last)" in failed
+    assert "RefusedError" in failed
+
+
+def test_the_overview_tells_how_the_ledger_stands(board: Dashboard, hand: Hand) -> None:
+    hand.tasks.joining.delay(hand.name())
+    hand.deliver_all()
+    bury(hand)
+
+    told = text_of(board.get("/"))
+
+    assert "1 completed" in told
+    assert "1 dead letters" in told
+    assert "Store answers in" in told
+
+
+def test_tasks_are_told_with_their_policies_and_durations(board: Dashboard, hand: Hand) -> None:
+    hand.once.ledger.count({("joining", "began"): 100, ("joining", "run/0.1"): 60, ("joining", "run/5"): 40})
+    hand.once.ledger.count({("joining", "released/crash"): 5, ("joining", "run microseconds"): 100_000_000})
+
+    told = text_of(board.get("/tasks"))
+
+    row = told[told.index("joining Policy") :][:600]
+    assert "≤ 100 ms ≤ 5 s 1 s" in row
+    assert "5.0 %" in row
+    assert "On a duplicate join" in row
+
+
+def test_runs_that_took_their_counts_with_them_when_they_were_killed_are_told_as_runs(
+    board: Dashboard, hand: Hand
+) -> None:
+    hand.once.ledger.count({("joining", "accepted"): 1, ("joining", "released/crash"): 4})
+
+    told = text_of(board.get("/tasks"))
+
+    row = told[told.index("joining Policy") :]
+    assert "more than 3 bury it" in row
+    assert " 1 4 — — — " in row
+    assert "100.0 %" in row
+
+
+def test_duplicates_are_counted_by_task_and_shown_one_by_one_with_what_they_would_have_cost(
+    board: Dashboard, hand: Hand
+) -> None:
+    name = hand.name()
+    hand.clock.now = datetime.now(UTC)
+    hand.once.ledger.count({("joining", "run/5"): 2, ("joining", "run microseconds"): 5_000_000})
+    for _ in range(4):
+        hand.tasks.joining.delay(name)
+
+    told = text_of(board.get("/duplicates?span=7d"))
+
+    assert "3 calls were answered" in told
+    assert "7.5 s of work not done twice" in told
+    assert told.count("joined") >= 3
+
+
+@pytest.mark.parametrize("path", ["/jobs/nobody", "/nowhere", "/static/x/../app.py", "/static/x/nothing.js"])
+def test_what_is_not_there_is_a_page_of_its_own(board: Dashboard, path: str) -> None:
+    answer = board.get(path)
+
+    assert answer.status_code == 404
+    assert answer.headers["content-type"].startswith("text/html")
+
+
+@pytest.mark.parametrize("query", ["state=lost", "within=ever"])
+def test_a_filter_that_means_nothing_is_refused(board: Dashboard, query: str) -> None:
+    assert board.get(f"/jobs?{query}").status_code == 400
+
+
+@pytest.mark.parametrize("place", ["\u00b2", "-1", "9" * 5000, "x"])
+def test_a_place_that_means_nothing_is_the_first(board: Dashboard, place: str) -> None:
+    assert board.get("/dead-letters", params={"from": place}).status_code == 200
+
+
+# Text of tasks is text
+
+
+def test_what_a_task_says_is_never_markup(hand: Hand) -> None:
+    for attack in ATTACKS:
+
+        @hand.once.task(name=f"evil {attack}", shared=False, scope="name")
+        def evil(name: str) -> None:
+            raise ValueError(name)
+
+        evil.apply_async((attack,), task_id=attack)
+        evil.apply_async((attack,))
+        hand.deliver_all()
+        assert hand.job(attack).state == "buried"
+    with client_of(create_app(hand.once)) as client:
+        board = Dashboard(client)
+        pages = [f"{path}{quoted(attack)}" for attack in ATTACKS for path in ABOUT]
+        for path in (*PAGES, *pages):
+            page = board.get(path)
+            assert page.status_code == 200, page.text
+            Harmless().feed(page.text)
+
+
+class Harmless(HTMLParser):
+    """Reads a page as a browser does, and refuses what our templates do not write."""
+
+    ELEMENTS = re.compile(
+        "a|aside|body|button|caption|code|d[dlt]|details|div|form|h[12]|head|header|html|img|input|label|li|link|main|meta"
+        "|nav|ol|option|p|pre|progress|script|section|select|span|strong|summary|table|tbody|td|textarea|th|thead|time"
+        "|title|tr|ul"
+    )
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert self.ELEMENTS.fullmatch(tag)
+        for name, value in attrs:
+            assert not name.startswith("on")
+            assert name != "style"
+            if name in ("href", "src", "action", "formaction"):
+                assert (value or "").startswith(("/dashboard", "#"))
+
+    def handle_comment(self, data: str) -> None:
+        pytest.fail(f"a comment: {data}")
+
+
+def quoted(text: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in text.encode())
+
+
+def test_no_text_can_end_a_message_of_a_stream() -> None:
+    written = message("a\r\n\r\nevent: x\rdata: y\n").decode()
+
+    assert all(line.startswith("data: ") for line in written.rstrip("\n").split("\n"))
+    assert "\r" not in written
+
+
+# What a page may do
+
+
+def test_a_page_runs_nothing_but_our_own_files(board: Dashboard) -> None:
+    answer = board.get("/")
+
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert "frame-ancestors 'none'" in policy
+    assert not re.search(r"<script(?![^>]*\ssrc=)", answer.text)
+    assert "<style" not in answer.text
+    assert not re.search(r"<[^>]+\s(style|on\w+)=", answer.text)
+    assert answer.headers["cache-control"] == "no-store"
+
+
+def test_static_files_are_named_by_what_they_are_and_kept_for_ever(board: Dashboard) -> None:
+    address = re.search(r'href="([^"]*dashboard\.css)"', board.get("/jobs").text)
+    assert address
+
+    answer = board.client.get(address[1])
+    stale = board.client.get("/dashboard/static/other/dashboard.css")
+
+    assert "immutable" in answer.headers["cache-control"]
+    assert answer.headers["content-type"].startswith("text/css")
+    assert stale.headers["cache-control"] == "no-store"
+
+
+def test_every_page_weighs_less_than_150_kb_with_all_that_it_loads(board: Dashboard, hand: Hand) -> None:
+    for _ in range(60):
+        hand.tasks.joining.delay(hand.name())
+        hand.deliver()
+    for _ in range(5):
+        bury(hand)
+    static = sum(path.stat().st_size for path in STATIC.iterdir() if path.suffix != ".txt")
+
+    weights = {page: len(board.get(page).content) + static for page in PAGES}
+
+    assert max(weights.values()) < 150_000, weights
+
+
+def test_a_page_that_is_open_is_sent_again_when_it_changes(hand: Hand) -> None:
+    # One message is enough: the stream itself never ends by itself, and this client reads all before it answers.
+    app = create_app(hand.once)
+    with client_of(app) as client, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("oncelery.http.dashboard.live.LASTS", 0.01)
+        answer = client.get("/dashboard/jobs", headers={"accept": "text/event-stream"})
+
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert '<main id="main"' in answer.text
+    assert "<!doctype" not in answer.text
+
+
+# When something is away
+
+
+def test_a_store_that_is_away_is_told_as_such(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_: object, **__: object) -> None:
+        raise StoreUnavailableError("connection refused")
+
+    for verb in ("tally", "find", "get", "duplicates", "duplicate_counts"):
+        monkeypatch.setattr(hand.store, verb, away)
+    with client_of(create_app(hand.once)) as client:
+        for page in (*PAGES, "/jobs/x"):
+            answer = Dashboard(client).get(page)
+
+            assert answer.status_code == 503
+            assert "The ledger does not answer" in text_of(answer)
+
+
+# Mounted elsewhere
+
+
+def test_it_is_mounted_in_any_app(hand: Hand) -> None:
+    app = FastAPI()
+    app.mount("/ops/jobs", create_dashboard(hand.once, api="/api"))
+    job_id = hand.tasks.joining.delay(hand.name()).id
+    with TestClient(app, base_url="http://localhost", client=HERE) as client:
+        board = Dashboard(client, "/ops/jobs")
+        page = board.get("/jobs")
+        links = set(re.findall(r'(?:href|src|action)="([^"]*)"', page.text))
+
+        assert all(link.startswith(("/ops/jobs/", "#")) for link in links), links
+        assert all(client.get(link).status_code == 200 for link in links if "static" in link)
+        assert "http://localhost/api/jobs/joining" in board.get(f"/jobs/{job_id}").text
+        board.confirm("cancel", job_id)
+    assert hand.job(job_id).state == "cancelled"
+
+
+# Small parts
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [
+        (0.0004, "0 ms"),
+        (0.25, "250 ms"),
+        (1.5, "1.5 s"),
+        (59.99, "60 s"),
+        (61, "1 min 1 s"),
+        (3600, "1 h"),
+        (90000, "1 d 1 h"),
+    ],
+)
+def test_a_duration_is_told_in_two_units(seconds: float, told: str) -> None:
+    assert took(timedelta(seconds=seconds)) == told

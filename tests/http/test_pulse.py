@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from guarded.hand import Hand
+from plain_browser import bury
+
+from oncelery.http.dashboard import figures
+from oncelery.http.dashboard.figures import Minute, Pulse
+
+
+def happened(pulse: Pulse) -> dict[str, int]:
+    """Add up what the pulse tells of the last hour."""
+    total: Counter[str] = Counter()
+    for minute in pulse.minutes(timedelta(hours=1)):
+        total.update(minute.counts)
+    return dict(total)
+
+
+def test_what_happened_by_the_minute_is_what_the_ledger_has_whenever_one_looks(
+    hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(figures, "FRESH", 0)
+    hand.clock.now = datetime.now(UTC) - timedelta(minutes=30)
+    name = hand.name()
+    hand.tasks.joining.delay(name)
+    hand.tasks.joining.delay(name)
+    hand.deliver_all()
+    pulse = Pulse(hand.once)
+
+    assert happened(pulse) == {"completed": 1, "duplicate": 1}
+    hand.clock.now = datetime.now(UTC)
+    bury(hand)
+    hand.tasks.joining.delay(name)
+    assert happened(pulse) == {"completed": 1, "duplicate": 2, "buried": 1}
+    assert happened(pulse) == {"completed": 1, "duplicate": 2, "buried": 1}
+    told = [minute for minute in pulse.minutes(timedelta(hours=1)) if minute.counts]
+    assert timedelta(minutes=29) <= told[1].at - told[0].at <= timedelta(minutes=31)
+
+
+def test_a_change_that_is_seen_late_is_counted_once(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figures, "FRESH", 0)
+    now = hand.clock.now = datetime.now(UTC) - timedelta(minutes=1)
+    hand.tasks.joining.delay(hand.name())
+    hand.deliver_all()
+    pulse = Pulse(hand.once)
+    assert happened(pulse) == {"completed": 1}
+
+    # As by a transaction that was begun before, and is committed after the last look.
+    hand.clock.now = now - timedelta(seconds=1)
+    hand.tasks.joining.delay(hand.name())
+    hand.deliver_all()
+
+    assert happened(pulse) == {"completed": 2}
+
+
+def test_of_more_than_is_read_at_once_no_minute_is_told_in_part(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figures, "READ_AT_MOST", 3)
+    now = datetime.now(UTC).replace(second=30)
+    for ago in (4, 3, 3, 2, 1):
+        hand.clock.now = now - timedelta(minutes=ago)
+        hand.tasks.joining.delay(hand.name())
+        hand.deliver_all()
+
+    minutes = Pulse(hand.once).minutes(timedelta(hours=1))
+
+    assert happened_in(minutes) == [1, 1]
+    assert minutes[0].at >= now.replace(second=0, microsecond=0) - timedelta(minutes=2)
+
+
+def happened_in(minutes: Sequence[Minute]) -> list[int]:
+    return [minute.counts["completed"] for minute in minutes if minute.counts]
