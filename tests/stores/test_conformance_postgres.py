@@ -3,7 +3,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 
-import ledgers
 import psycopg
 import pytest
 
@@ -12,6 +11,7 @@ from oncelery.stores.base import Store
 from oncelery.testing import FakeClock
 from oncelery.testing.conformance import Opener, StoreConformance
 from oncelery.testing.servers import PostgresServer
+from stores import ledgers
 
 NAMESPACE = "conformance"
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from planting import first_false_sentence
 
 from oncelery import answers as a
 from oncelery.job import Job, Lease, State, Submission
@@ -23,6 +22,7 @@ from oncelery.stores.memory.entry import EPOCH, Entry
 from oncelery.stores.memory.shelf import Shelf
 from oncelery.stores.memory.store import MemoryStore, atomic
 from oncelery.testing.conformance import Opener, StoreConformance
+from stores.planting import first_false_sentence
 
 Original = Callable[..., Any]
 Bug = Callable[[pytest.MonkeyPatch], None]

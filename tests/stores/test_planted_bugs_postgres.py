@@ -7,10 +7,8 @@ import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-import ledgers
 import psycopg
 import pytest
-from planting import first_false_sentence
 
 from oncelery.errors import StoreUnavailableError
 from oncelery.stores import open_store
@@ -18,6 +16,8 @@ from oncelery.stores.postgres import schema
 from oncelery.testing import FakeClock
 from oncelery.testing.conformance import Opener, StoreConformance
 from oncelery.testing.servers import PostgresServer
+from stores import ledgers
+from stores.planting import first_false_sentence
 
 #: What is wrong then: the file, what stands there, what is planted instead, and words of a sentence that may tell.
 BUGS = {

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from planting import first_false_sentence
 
 from oncelery.stores import open_store
 from oncelery.stores.redis import scripts
 from oncelery.testing.conformance import Opener
 from oncelery.testing.servers import ValkeyServer
+from stores.planting import first_false_sentence
 
 #: What is wrong then: the file, what stands there, what is planted instead, and words of a sentence that may tell.
 BUGS = {
