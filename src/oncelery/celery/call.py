@@ -64,18 +64,18 @@ class TaskCall:
     def _submission(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Submission:
         task, policy, request = self.task, self.policy, self.request
         told = request.headers or {}
-        key, scope, notify = told.get(KEY, ""), told.get(SCOPE, ""), told.get(NOTIFY, "")
+        key, digest, scope, notify = (told.get(name, "") for name in (KEY, DIGEST, SCOPE, NOTIFY))
         if not key:
             # Sent by code that does not know the ledger.
             found = task.identity.of(args, kwargs, namespace=task.oncelery.namespace, task_id=request.id)
-            key, scope, notify = found.key, found.scope, policy.notify
+            key, digest, scope, notify = found.key, "", found.scope, policy.notify
         #: A URL to call when the job has ended.
         self.notify = "" if self.eager else notify
         delivery = request.delivery_info or {}
         return Submission(
             id=job_id(task, request.id, request.replaced_task_nesting),
             key=key,
-            digest=told.get(DIGEST, ""),
+            digest=digest,
             scope=scope,
             task=task.name,
             queue=queue_label(

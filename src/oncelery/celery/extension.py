@@ -14,9 +14,9 @@ from celery.utils.imports import symbol_by_name
 
 from oncelery.celery.callbacks import Callbacks, declare
 from oncelery.celery.flusher import Flusher
-from oncelery.celery.gate import gated
+from oncelery.celery.gate import GATE, at_the_gate
 from oncelery.celery.keeper import Board, Keeper
-from oncelery.celery.message import NOTIFY, Message
+from oncelery.celery.message import NOTIFY, Message, shown
 from oncelery.celery.mirror import Mirror
 from oncelery.celery.publishing import publish_again
 from oncelery.celery.reading import Reading
@@ -214,15 +214,25 @@ class Oncelery:
         app = self.app
         tasks = app.tasks if app.autofinalize else app._tasks  # noqa: SLF001 - which have those that are known so far
         task = tasks.get(name)
-        if options.get("task_type") is not None or not isinstance(task, IdempotentTask):
+        named = {**options, **dict(zip(_POSITIONAL, positional, strict=False))}
+        if options.get("task_type") is None and isinstance(task, IdempotentTask):
+            # It is the task that says what its results are.
+            return task.apply_async(**{name: value for name, value in named.items() if name not in _ITS_OWN})
+        gate = options.pop(GATE, None)
+        if gate:
+            options = {**shown(app.amqp, named["args"], named["kwargs"]), **options}
+        # Also where there is none: what is sent while another message is made has nothing to do with its gate.
+        token = at_the_gate.set(gate)
+        try:
             return self.send_task(name, *positional, **options)
-        options |= zip(_POSITIONAL, positional, strict=False)
-        # It is the task that says what its results are.
-        return task.apply_async(**{name: value for name, value in options.items() if name not in _ITS_OWN})
+        finally:
+            at_the_gate.reset(token)
 
     def _producer_or_acquire(self, producer: Any = None) -> Any:
-        """Take a producer as Celery does, once the message that waits for the ledger may be sent."""
-        return gated(self.producer_or_acquire(producer))
+        """Take a producer as Celery does, once its message may be sent; until then nobody knows of that."""
+        if gate := at_the_gate.get():
+            gate.go_on()
+        return self.producer_or_acquire(producer)
 
     # Operating
 

@@ -8,6 +8,7 @@ from numbers import Real
 from typing import Any
 
 from celery import Celery
+from celery.app.amqp import AMQP
 from kombu import Exchange, Queue
 from kombu.serialization import dumps, loads, prepare_accept_content
 from kombu.utils.encoding import str_to_bytes
@@ -21,6 +22,7 @@ NOTIFY = "oncelery_notify"
 #: That this message may be one too many; and how often it was put aside.
 RESENT = "oncelery_resent"
 PARKED = "oncelery_parked"
+HEADERS = frozenset({KEY, DIGEST, SCOPE, NOTIFY, RESENT, PARKED})
 
 #: The content type of most that is kept.
 JSON = "application/json"
@@ -99,8 +101,11 @@ def typed(written: bytes) -> tuple[str, str, bytes]:
     return content_type.decode(), encoding.decode(), content
 
 
-def shown(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, str]:
+def shown(amqp: AMQP, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, str]:
     """Write a call of plain values as Celery shows it in logs; its own way is ready for all, and takes far longer."""
+    if type(amqp) is not AMQP or min(amqp.argsrepr_maxsize, amqp.kwargsrepr_maxsize) < SHOWN_LENGTH:
+        # The app has its own mind about it.
+        return {}
     try:
         values = ", ".join([_SHOW[type(value)](value) for value in args])
         names = ", ".join([f"{_quoted(name)}: {_SHOW[type(value)](value)}" for name, value in kwargs.items()])

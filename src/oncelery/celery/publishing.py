@@ -17,8 +17,9 @@ from msgspec.structs import replace
 
 from oncelery.answers import Existing, Reserved
 from oncelery.celery.gate import Gate, NotToBeSent
-from oncelery.celery.message import DIGEST, KEY, NOTIFY, RESENT, SCOPE, Message
+from oncelery.celery.message import DIGEST, HEADERS, KEY, NOTIFY, RESENT, SCOPE, Message
 from oncelery.errors import DuplicateTaskError
+from oncelery.failpoints import failpoint
 from oncelery.job import NO_TIME, Job, OnDuplicate, State, Submission
 from oncelery.ledger import Ledger
 
@@ -95,10 +96,9 @@ class Publication(Struct, frozen=True, kw_only=True):
         )
         digest = found.digest if self.idempotency_key else ""
         told = {KEY: found.key, DIGEST: digest, SCOPE: found.scope, NOTIFY: self.notify}
-        self.options["headers"] = {
-            **(self.options.get("headers") or {}),
-            **{name: value for name, value in told.items() if value},
-        }
+        # Those that were given may be those of another message, which the caller passes on.
+        given = {name: value for name, value in (self.options.get("headers") or {}).items() if name not in HEADERS}
+        self.options["headers"] = {**given, **{name: value for name, value in told.items() if value}}
         return Submission(
             id=self.job_id,
             key=found.key,
@@ -157,22 +157,24 @@ def _send_if_accepted(publication: Publication, wait: Callable[[], Reserved | Ex
         found = wait()
         if isinstance(found, Reserved):
             expect(publication, found.job)
+            if not found.job.behind:
+                failpoint("before-publish")
         return found
 
-    with Gate(answer) as gate:
-        if not publication.task.sent_by_celery:
-            gate.go_on()
-        try:
-            result = publication.task.send(publication)
-        except Exception as error:
-            # Celery may have refused the call before it came to the gate.
-            gate.ask()
-            if gate.job is None:
-                raise
-            return _not_sent(publication, gate.job, error)
-        # It may also have gone by another way, or nowhere, as in a test that stands in for Celery.
-        gate.ask()
-    return marked(result, gate.job)
+    gate = Gate(answer)
+    if not publication.task.sent_by_celery:
+        gate.go_on()
+    try:
+        result = publication.task.send(publication, gate)
+    except Exception as error:
+        # Celery may have refused the call before it came to the gate.
+        found = gate.ask()
+        if isinstance(found, Existing):
+            raise
+        return _not_sent(publication, found.job, error)
+    # It may not have come by the gate: sent in another way, or not at all, as in a test that stands in for Celery.
+    gate.go_on()
+    return marked(result, gate.ask().job)
 
 
 def expect(publication: Publication, job: Job, *, ledger: Ledger | None = None) -> None:

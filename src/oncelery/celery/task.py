@@ -14,7 +14,8 @@ from kombu.exceptions import OperationalError
 
 from oncelery.answers import Buried, Busy, Cancelled, Finished, Later
 from oncelery.celery.call import REPLACED, TaskCall, read_result
-from oncelery.celery.message import PARKED, shown, write
+from oncelery.celery.gate import GATE, Gate
+from oncelery.celery.message import PARKED, write
 from oncelery.celery.publishing import (
     Publication,
     delay_of,
@@ -172,11 +173,16 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
             self.oncelery.callbacks.check(url)
         return url
 
-    def send(self, publication: Publication) -> AsyncResult[Any]:
-        """Publish as Celery does."""
+    def send(self, publication: Publication, gate: Gate | None = None) -> AsyncResult[Any]:
+        """Publish as Celery does, no further than to the gate if that says so."""
         call = publication
-        options = {**shown(call.args, call.kwargs), **call.options}
-        return super().apply_async(call.args, dict(call.kwargs), task_id=call.task_id, **options)
+        return super().apply_async(call.args, dict(call.kwargs), task_id=call.task_id, **call.options, **{GATE: gate})
+
+    def apply(self, *args: Any, **options: Any) -> Any:  # noqa: D102 - Celery's own
+        gate = options.pop(GATE, None)
+        if gate:
+            gate.go_on()
+        return super().apply(*args, **options)
 
     def _plain(self, args: Any, kwargs: Any, options: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
         # Celery 5.6 and older leave it to the caller to dump models.

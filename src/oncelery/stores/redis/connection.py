@@ -19,7 +19,7 @@ from oncelery.stores.redis.durability import Barrier, choose_barrier
 from oncelery.stores.redis.facts import server_facts
 from oncelery.stores.redis.scripts import FLAGGED, UNFLAGGED, Word, words
 
-#: How often a command is sent, when connections break under it (and once more before, by `send`). All verbs may be.
+#: How often a command is sent, when connections break under it. All verbs may be.
 SENDS = 3
 
 #: No command is sent again later than this after it first failed: the caller has a lease to mind.
@@ -59,36 +59,40 @@ class Server:
 
     def run(self, verb: str, inputs: Sequence[Word], *, safe: bool = False) -> Any:  # noqa: ANN401 - as its script says
         """Run a verb's script and give its reply, in one round trip; if `safe`, when the barrier is passed."""
-        written = words(inputs)
-        failures, deadline = 0, 0.0
-        while True:
-            try:
-                return self._take().run(verb, len(inputs), written, safe=safe)
-            except driver.RedisError as error:
-                failures += 1
-                deadline = deadline or time.monotonic() + SEND_AGAIN_SECONDS
-                if not self._recover(error) or failures == SENDS or time.monotonic() > deadline:
-                    raise mapped(error) from error
-                time.sleep(PAUSE_SECONDS * failures)
+        try:
+            return self._take().run(verb, len(inputs), words(inputs), safe=safe)
+        except driver.RedisError as error:
+            return self._run_again(verb, inputs, error, safe=safe)
 
-    def send(self, verb: str, inputs: Sequence[Word], *, safe: bool = False) -> Callable[[], Any]:
-        """Send a verb's script, and give what waits for its reply. If that way breaks, it is run anew."""
-        if not safe:
-            try:
-                link = self._take()
-                link.send(verb, len(inputs), words(inputs))
-            except driver.RedisError:
-                pass
-            else:
-                return partial(self._finish, link, verb, inputs)
-        return partial(self.run, verb, inputs, safe=safe)
+    def send(self, verb: str, inputs: Sequence[Word]) -> Callable[[], Any]:
+        """Send a verb's script, and give what waits for its reply."""
+        try:
+            link = self._take()
+            link.send(verb, len(inputs), words(inputs))
+        except driver.RedisError as error:
+            return partial(self._run_again, verb, inputs, error)
+        return partial(self._receive, link, verb, inputs)
 
-    def _finish(self, link: Link, verb: str, inputs: Sequence[Word]) -> Any:  # noqa: ANN401
+    def _receive(self, link: Link, verb: str, inputs: Sequence[Word]) -> Any:  # noqa: ANN401
         try:
             return link.receive()
-        except driver.RedisError:
-            # Also for a script that the server has not seen. It may have been done: then it is answered the same.
+        except driver.NoScriptError:
             return self.run(verb, inputs)
+        except driver.RedisError as error:
+            return self._run_again(verb, inputs, error)
+
+    def _run_again(self, verb: str, inputs: Sequence[Word], error: driver.RedisError, *, safe: bool = False) -> Any:  # noqa: ANN401
+        """Run a verb that has failed once, as long as it may go better."""
+        deadline = time.monotonic() + SEND_AGAIN_SECONDS
+        failures = 1
+        while self._recover(error) and failures < SENDS and time.monotonic() <= deadline:
+            time.sleep(PAUSE_SECONDS * failures)
+            try:
+                return self._take().run(verb, len(inputs), words(inputs), safe=safe)
+            except driver.RedisError as another:
+                error = another
+                failures += 1
+        raise mapped(error) from error
 
     def facts(self) -> ServerFacts:
         """Ask the server about itself, on a connection that is not left over from before it was restarted."""

@@ -96,7 +96,9 @@ class RedisStore:
         inputs = [self._now(), *_offer(submission, on_duplicate, *limits)]
         if submission.body is not None:
             inputs.append(submission.body)
-        reply = self._server.send("reserve", inputs, safe=submission.durability is Durability.SAFE)
+        if submission.durability is Durability.SAFE:
+            return lambda: _reserved(submission, self._server.run("reserve", inputs, safe=True))
+        reply = self._server.send("reserve", inputs)
         return lambda: _reserved(submission, reply())
 
     def begin(
