@@ -7,17 +7,18 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import FrameType
 
 import pytest
+from redis import exceptions as driver
 
 from oncelery.answers import Cancelled, Granted, Reserved, Settled
 from oncelery.errors import ConfigurationError, StoreUnavailableError
 from oncelery.job import OnDuplicate, Query, State
 from oncelery.settlement import Complete
-from oncelery.stores.redis import RedisStore
+from oncelery.stores.redis import RedisStore, connection
 from oncelery.testing.conformance.acts import JOB, accepted, begin, complete, reserve, running, seen, work
 from oncelery.testing.proxy import FaultProxy
 from oncelery.testing.servers import ValkeyServer
@@ -120,6 +121,29 @@ def test_an_answer_that_is_lost_while_something_else_is_done_is_asked_for_again(
         store.close()
 
     assert isinstance(answer, Reserved)
+
+
+def test_a_verb_is_sent_no_more_often_if_its_answer_is_waited_for_later(
+    store: RedisStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accepted(store, "before", "another key")
+    failed: list[str] = []
+
+    def fail(way: str) -> Callable[..., None]:
+        def failing(*_: object, **__: object) -> None:
+            failed.append(way)
+            raise driver.ConnectionError
+
+        return failing
+
+    monkeypatch.setattr(connection.Link, "receive", fail("receive"))
+    monkeypatch.setattr(connection.Link, "run", fail("run"))
+
+    wait = store.reserving(work(), on_duplicate=OnDuplicate.JOIN)
+    with pytest.raises(StoreUnavailableError):
+        wait()
+
+    assert failed == ["receive"] + ["run"] * (connection.SENDS - 1)
 
 
 def test_an_answer_that_nobody_waits_for_is_not_taken_for_another(store: RedisStore) -> None:
