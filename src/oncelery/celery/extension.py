@@ -214,13 +214,13 @@ class Oncelery:
         app = self.app
         tasks = app.tasks if app.autofinalize else app._tasks  # noqa: SLF001 - which have those that are known so far
         task = tasks.get(name)
-        named = {**options, **dict(zip(_POSITIONAL, positional, strict=False))}
         if options.get("task_type") is None and isinstance(task, IdempotentTask):
+            options |= zip(_POSITIONAL, positional, strict=False)
             # It is the task that says what its results are.
-            return task.apply_async(**{name: value for name, value in named.items() if name not in _ITS_OWN})
+            return task.apply_async(**{name: value for name, value in options.items() if name not in _ITS_OWN})
         gate = options.pop(GATE, None)
-        if gate:
-            options = {**shown(app.amqp, named["args"], named["kwargs"]), **options}
+        if gate and len(positional) == 2:  # noqa: PLR2004 - args and kwargs, as Celery's tasks give them
+            options = {**shown(app.amqp, *positional), **options}
         # Also where there is none: what is sent while another message is made has nothing to do with its gate.
         token = at_the_gate.set(gate)
         try:
@@ -230,9 +230,11 @@ class Oncelery:
 
     def _producer_or_acquire(self, producer: Any = None) -> Any:
         """Take a producer as Celery does, once its message may be sent; until then nobody knows of that."""
+        taking = self.producer_or_acquire(producer)
+        # Before it is taken: others may be waiting for it.
         if gate := at_the_gate.get():
             gate.go_on()
-        return self.producer_or_acquire(producer)
+        return taking
 
     # Operating
 
