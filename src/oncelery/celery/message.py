@@ -40,6 +40,9 @@ _PASSING = frozenset(
     }
 )
 
+#: Options that may be given as an object, and are kept by its name.
+_NAMED = frozenset({"queue", "exchange"})
+
 #: Options that tell of the life a message has had.
 _SPENT = frozenset({"expires", "retries"})
 
@@ -55,10 +58,10 @@ class Message(Struct, frozen=True):
     def pack(self, app: Celery, serializer: str = "") -> bytes:
         """Write it with the serialiser of the call, or that of its task: so what can be sent can be kept."""
         options = {name: value for name, value in self.options.items() if name not in _PASSING and value is not None}
-        for name, value in options.items():
-            if isinstance(value, Queue | Exchange):
+        for name in _NAMED & options.keys():
+            if isinstance(value := options[name], Queue | Exchange):
                 options[name] = value.name
-        if isinstance(expires := options.get("expires"), Real):
+        if "expires" in options and isinstance(expires := options["expires"], Real):
             # As an instant: a job that is published again must not live longer for it.
             options["expires"] = app.now() + timedelta(seconds=float(expires))
         serializer = options.get("serializer") or serializer or app.conf.task_serializer

@@ -58,6 +58,11 @@ class Publication(Struct, frozen=True, kw_only=True):
     promised: bool = False
 
     @property
+    def _app(self) -> Celery:
+        # Celery's own way from a task to its app is a long one.
+        return self.task.oncelery.app
+
+    @property
     def in_canvas(self) -> bool:
         """Whether others follow this call, or have gone before it."""
         return any(map(self.options.get, _CANVAS))
@@ -71,7 +76,9 @@ class Publication(Struct, frozen=True, kw_only=True):
     def on_duplicate(self) -> OnDuplicate:
         """What is done if the work is there; a canvas neither fails for it, nor is its message any other job's."""
         chosen = self.task.policy.on_duplicate
-        return OnDuplicate.JOIN if self.in_canvas and chosen is not OnDuplicate.REPLACE else chosen
+        if chosen in (OnDuplicate.JOIN, OnDuplicate.REPLACE):
+            return chosen
+        return OnDuplicate.JOIN if self.in_canvas else chosen
 
     def answered_by(self, job: Job) -> bool:
         """Whether the caller can be given that job in place of one of its own."""
@@ -80,7 +87,7 @@ class Publication(Struct, frozen=True, kw_only=True):
     def body(self) -> bytes:
         """Write the message that publishes this call again."""
         options = self.options if self.job_id == self.task_id else {**self.options, "task_id": self.task_id}
-        return Message(self.task.name, self.args, self.kwargs, options).pack(self.task.app, self.task.serializer)
+        return Message(self.task.name, self.args, self.kwargs, options).pack(self._app, self.task.serializer)
 
     def submission(self) -> Submission:
         """Make the submission, and put the key into the message's headers."""
@@ -117,7 +124,7 @@ class Publication(Struct, frozen=True, kw_only=True):
 
     def _queue_label(self) -> str:
         # Not by way of the app's configuration, where a look takes as long as all the rest.
-        amqp, options = self.task.app.amqp, self.options
+        amqp, options = self._app.amqp, self.options
         if amqp.router.routes:
             options = amqp.router.route(dict(options), self.task.name, self.args, self.kwargs, self.task)
         queue = options.get("queue") or options.get("routing_key") or amqp.default_queue

@@ -88,10 +88,10 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
 
     def forget(self) -> None:
         """Read the app's defaults anew: it has got another extension."""
-        for name in ("policy", "identity"):
+        for name in ("oncelery", "policy", "identity"):
             self.__dict__.pop(name, None)
 
-    @property
+    @cached_property
     def oncelery(self) -> Oncelery:
         """The extension of the app that this task belongs to."""
         once: Oncelery = self.app.oncelery
