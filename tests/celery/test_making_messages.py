@@ -126,11 +126,11 @@ def test_a_task_has_no_child_that_was_never_sent(hand: Hand) -> None:
 
 
 def test_code_of_the_apps_own_is_entered_for_new_jobs_only(hand: Hand) -> None:
-    entered: list[object] = []
+    entered: list[dict[str, Any]] = []
 
     class Own(Task):  # type: ignore[type-arg]
         def apply_async(self, *args: Any, **options: Any) -> Any:
-            entered.append(args)
+            entered.append(options)
             return super().apply_async(*args, **options)
 
     vars(hand.app)["task_cls"] = Own
@@ -143,6 +143,7 @@ def test_code_of_the_apps_own_is_entered_for_new_jobs_only(hand: Hand) -> None:
 
     assert [result.existing for result in results] == [False, True]
     assert len(entered) == 1
+    assert "oncelery_gate" not in entered[0]
 
 
 @pytest.mark.parametrize("way", ["producer", "connection"])

@@ -168,11 +168,11 @@ def _send_if_accepted(publication: Publication, wait: Callable[[], Reserved | Ex
                 failpoint("before-publish")
         return found
 
-    gate = Gate(answer)
-    if not publication.task.sent_by_celery:
+    gate, task = Gate(answer), publication.task
+    if not task.sent_by_celery:
         gate.go_on()
     try:
-        result = publication.task.send(publication, gate)
+        result = task.send(publication, gate if task.sent_by_celery else None)
     except Exception as error:
         # Celery may have refused the call before it came to the gate.
         found = gate.ask()

@@ -175,8 +175,10 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
 
     def send(self, publication: Publication, gate: Gate | None = None) -> AsyncResult[Any]:
         """Publish as Celery does, no further than to the gate if that says so."""
-        call = publication
-        return super().apply_async(call.args, dict(call.kwargs), task_id=call.task_id, **call.options, **{GATE: gate})
+        call, options = publication, publication.options
+        if gate:
+            options = {**options, GATE: gate}
+        return super().apply_async(call.args, dict(call.kwargs), task_id=call.task_id, **options)
 
     def apply(self, *args: Any, **options: Any) -> Any:  # noqa: D102 - Celery's own
         gate = options.pop(GATE, None)
