@@ -35,7 +35,7 @@ class Gate:
             wait, self._wait = self._wait, None
             try:
                 self._found = wait()
-            except BaseException as error:
+            except BaseException as error:  # also a time limit: without an answer nothing goes on, whoever tries again
                 self._found = error
                 raise
         if isinstance(self._found, BaseException):

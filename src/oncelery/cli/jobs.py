@@ -83,7 +83,7 @@ def _watch(draw: Callable[[], Table]) -> None:
     with suppress(KeyboardInterrupt), Live(console=console(), auto_refresh=False) as live:
         while True:
             live.update(draw(), refresh=True)
-            time.sleep(WATCH_SECONDS)
+            time.sleep(WATCH_SECONDS)  # as often as people look
 
 
 def _row(job: Job) -> tuple[RenderableType, ...]:

@@ -76,7 +76,7 @@ def up(target: Target, folder: Path, port: int, concurrency: int, api: str) -> N
             if not api:
                 click.echo((_to_try(once) if once else DEMONSTRATION).replace("URL", stack.service.url))
             while True:
-                time.sleep(LOOK_EVERY)
+                time.sleep(LOOK_EVERY)  # until Ctrl-C
                 for name in stack.revive():
                     click.echo(f"the {name} had ended, and is started again")
     except KeyboardInterrupt:

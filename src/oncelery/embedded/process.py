@@ -245,7 +245,7 @@ def eventually(condition: Callable[[], bool], seconds: float) -> bool:
     while not condition():
         if time.monotonic() > deadline:
             return False
-        time.sleep(POLL_SECONDS)
+        time.sleep(POLL_SECONDS)  # nothing tells of any condition by itself
     return True
 
 

@@ -197,7 +197,7 @@ def _add_watching(router: APIRouter, service: Service) -> None:
         job = await service.job(job_id, caller)
         if not job.state.live and _event(service, job)[0] == last_event_id:
             return Response(status_code=204)
-        return EventStream(_while_admitted(partial(admit, request), _events(service, job, last_event_id)))
+        return EventStream(_while_admitted(partial(admit, request), job.scope, _events(service, job, last_event_id)))
 
 
 def _is_nothing_new(job: Job, shown: Response, seen: str | None) -> bool:
@@ -205,14 +205,16 @@ def _is_nothing_new(job: Job, shown: Response, seen: str | None) -> bool:
 
 
 async def _while_admitted(
-    admit: Callable[[], Awaitable[Caller]], events: AsyncGenerator[bytes]
+    admit: Callable[[], Awaitable[Caller]], scope: str, events: AsyncGenerator[bytes]
 ) -> AsyncGenerator[bytes]:
-    """Give events, and pings, until the caller's key is good no more."""
+    """Give events, and pings, until the caller's key is good no more, or another tenant's."""
     async with aclosing(events):
         async for event in events:
             try:
-                await admit()
+                caller = await admit()
             except p.ProblemError:
+                return
+            if not caller.sees(scope):
                 return
             yield event
 

@@ -66,6 +66,7 @@ class Connections:
                 pause = next(pauses, None)
                 if pause is None or not may_be_sent_again(error) or time.monotonic() + pause > deadline:
                     raise
+            # A server that is restarted, or made the primary, takes a moment.
             time.sleep(pause)
 
     def check(self) -> None:

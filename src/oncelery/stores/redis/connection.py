@@ -86,6 +86,7 @@ class Server:
         deadline = time.monotonic() + SEND_AGAIN_SECONDS
         failures = 1
         while self._recover(error) and failures < SENDS and time.monotonic() <= deadline:
+            # A server that is restarted, or made the primary, takes a moment.
             time.sleep(PAUSE_SECONDS * failures)
             try:
                 return self._take().run(verb, len(inputs), words(inputs), safe=safe)
