@@ -103,5 +103,7 @@ def test_each_of_many_jobs_is_done_once_by_children_that_come_and_go(
         jobs = {order: scene.shop.charge.delay(order).id for order in (f"order-{number}" for number in range(count))}
 
         assert eventually(lambda: scene.all_are(State.COMPLETED, jobs.values()), SOON + count)
+        # Who is told the result comes after who writes the journal.
+        assert all(scene.returned(job_id, receipt(order)) for order, job_id in jobs.items())
         assert scene.journal.verdict(list(jobs)).is_clean
         assert Counter(scene.commits()) == Counter(jobs.values())

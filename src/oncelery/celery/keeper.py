@@ -7,6 +7,7 @@ memory that both see, so showing a lease on it costs a task no system call.
 from __future__ import annotations
 
 import logging
+import math
 import mmap
 import os
 import struct
@@ -23,6 +24,7 @@ from celery import bootsteps
 from celery.worker.consumer.tasks import Tasks
 from kombu.exceptions import OperationalError
 
+from oncelery.answers import Fenced
 from oncelery.celery.publishing import publish_again
 from oncelery.codec import decode, encode
 from oncelery.errors import OnceleryError
@@ -85,6 +87,11 @@ class Board:
         """Note that the lease at this place was renewed just now."""
         # Nothing but the time: the child may be showing another lease at this very moment.
         _TIME.pack_into(self._memory, place, monotonic())
+
+    def give_up(self, held: Held) -> None:
+        """Note that this lease is lost and need not be renewed again, unless the child shows another by now."""
+        if _TIME.unpack_from(self._memory, held.place)[0] == held.renewed_at:
+            _TIME.pack_into(self._memory, held.place, math.inf)
 
     def held(self) -> Iterator[Held]:
         """Read what the children hold."""
@@ -187,12 +194,15 @@ class Keeper(bootsteps.StartStopStep):
 
     def _renew(self, late: list[Held]) -> None:
         try:
-            self._once.ledger.renew([held.lease for held in late])
+            answers = self._once.ledger.renew([held.lease for held in late])
         except OnceleryError as error:
             _logger.warning("could not renew %d leases for children: %s", len(late), error)
             return
-        for held in late:
-            self._once.board.note_renewal(held.place)
+        for held, answer in zip(late, answers, strict=True):
+            if isinstance(answer, Fenced):
+                self._once.board.give_up(held)
+            else:
+                self._once.board.note_renewal(held.place)
 
     def _let_go(self, held: Held, cause: Cause) -> None:
         self._once.board.remove(held)

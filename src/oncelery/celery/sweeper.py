@@ -138,7 +138,8 @@ class Sweeper(bootsteps.StartStopStep):
 
     def _store_is_back(self, once: Oncelery) -> bool:
         """Whether the store has answered for a while: its absence makes leases lapse whose runs are well."""
+        # Asked each time: `due` itself, sent to a store that stands still, would be done the moment it wakes up.
+        once.ledger.get("-")
         if self._not_before == math.inf:
-            once.ledger.get("-")
             self._not_before = monotonic() + OWNERS_FIRST
         return monotonic() >= self._not_before

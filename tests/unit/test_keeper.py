@@ -1,0 +1,113 @@
+"""The prefork parent's help, without children: what it reads on the board and asks of the ledger."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from billiard.process import current_process
+
+from oncelery.answers import Granted
+from oncelery.celery import keeper
+from oncelery.events import Event, LeaseLost
+from oncelery.job import Lease, Submission
+from oncelery.ledger import Ledger
+from oncelery.policy import Policy
+from oncelery.stores.memory import MemoryStore
+from oncelery.testing.clock import FakeClock
+
+
+class Parent:
+    """A worker's main process and the one child of it: both are this process, with a clock that a test moves."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.clock = FakeClock()
+        self.ledger = Ledger(MemoryStore(clock=self.clock))
+        self.board = keeper.Board()
+        self.told: list[Event] = []
+        self.ledger.events.subscribe(self.told.append)
+        monkeypatch.setattr(self.board, "_parent", os.getppid())
+        monkeypatch.setattr(current_process(), "index", 0, raising=False)
+        monkeypatch.setattr(keeper, "monotonic", lambda: self.clock().timestamp())
+        self._consumer: Any = SimpleNamespace(
+            app=SimpleNamespace(oncelery=SimpleNamespace(ledger=self.ledger, board=self.board)),
+            pool=SimpleNamespace(maintain_pool=lambda: None),
+        )
+        self._keeper = keeper.Keeper(self._consumer)
+
+    def begin(self, job_id: str) -> Lease:
+        submission = Submission(id=job_id, key=job_id[-1] * 64, task="charge", body=b"{}")
+        granted = self.ledger.begin(submission, Policy(lease=timedelta(seconds=1)))
+        assert isinstance(granted, Granted)
+        return granted.lease
+
+    def look(self, *, after: float) -> None:
+        self.clock.advance(seconds=after)
+        self._keeper._look(self._consumer)  # noqa: SLF001 - as the worker's timer does
+
+    def is_held(self, lease: Lease) -> bool:
+        job = self.ledger.get(lease.job_id)
+        return bool(job and job.lease_until and job.lease_until > self.clock())
+
+
+@pytest.fixture
+def parent(monkeypatch: pytest.MonkeyPatch) -> Parent:
+    return Parent(monkeypatch)
+
+
+def test_the_parent_renews_the_lease_of_a_child_that_does_not(parent: Parent) -> None:
+    lease = parent.begin("job-1")
+
+    with parent.board.show(lease):
+        for _ in range(4):
+            parent.look(after=0.6)
+            assert parent.is_held(lease)
+
+
+def test_the_parent_asks_for_a_lost_lease_once(parent: Parent) -> None:
+    lease = parent.begin("job-1")
+
+    with parent.board.show(lease):
+        parent.clock.advance(seconds=5)
+        parent.begin("job-1")
+        for _ in range(4):
+            parent.look(after=0.6)
+
+    assert [type(event) for event in parent.told].count(LeaseLost) == 1
+
+
+def test_the_next_lease_of_a_child_that_lost_one_is_renewed(parent: Parent) -> None:
+    lost = parent.begin("job-1")
+    with parent.board.show(lost):
+        parent.clock.advance(seconds=5)
+        parent.begin("job-1")
+        parent.look(after=0.6)
+
+    lease = parent.begin("job-2")
+    with parent.board.show(lease):
+        for _ in range(4):
+            parent.look(after=0.6)
+
+    assert parent.is_held(lease)
+
+
+def test_a_lease_that_the_child_shows_meanwhile_is_not_given_up_for_the_lost_one(
+    parent: Parent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost, renew = parent.begin("job-1"), parent.ledger.renew
+    with parent.board.show(lost):
+        parent.clock.advance(seconds=5)
+        parent.begin("job-1")
+        lease = parent.begin("job-2")
+        shown = parent.board.show(lease)
+        monkeypatch.setattr(parent.ledger, "renew", lambda leases: (shown.__enter__(), renew(leases))[1])
+        parent.look(after=0.6)
+        monkeypatch.setattr(parent.ledger, "renew", renew)
+
+        for _ in range(4):
+            parent.look(after=0.3)
+
+    assert parent.is_held(lease)
