@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 
 import psycopg
@@ -31,15 +31,7 @@ from oncelery.testing.conformance.acts import (
 )
 from oncelery.testing.proxy import FaultProxy
 from oncelery.testing.servers import PostgresServer
-from stores.postgres_stores import PATIENCE_SECONDS, Connection, namespace_of, one, opened
-
-
-@pytest.fixture
-def store(url: str, namespace: str) -> Iterator[PostgresStore]:
-    """Give a ledger on the server's clock."""
-    with opened(url, namespace) as store:
-        yield store
-
+from stores.postgres.stores import PATIENCE_SECONDS, Connection, namespace_of, one, opened
 
 # Trouble
 

@@ -16,7 +16,7 @@ from oncelery.job import Query
 from oncelery.stores.redis import RedisStore
 from oncelery.testing.conformance.acts import accepted, begin, completed, reserve, work
 from oncelery.testing.servers import RedisServer
-from stores.redis_stores import SAFE, AnyServer, client_of, follow, opened
+from stores.redis.stores import SAFE, AnyServer, client_of, follow, opened
 
 # URLs
 

@@ -22,14 +22,7 @@ from oncelery.stores.redis import RedisStore, connection
 from oncelery.testing.conformance.acts import JOB, accepted, begin, complete, reserve, running, seen, work
 from oncelery.testing.proxy import FaultProxy
 from oncelery.testing.servers import ValkeyServer
-from stores.redis_stores import AnyServer, client_of, opened
-
-
-@pytest.fixture
-def store(server: AnyServer) -> Iterator[RedisStore]:
-    with opened(server) as store:
-        yield store
-
+from stores.redis.stores import AnyServer, client_of, opened
 
 # The way to the server
 

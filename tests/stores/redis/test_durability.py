@@ -12,7 +12,7 @@ from oncelery.settlement import Complete
 from oncelery.stores.base import Store
 from oncelery.testing.conformance.acts import begin, completed, reserve, running, work
 from oncelery.testing.servers import RedisServer, ValkeyServer
-from stores.redis_stores import NO_LEASE, SAFE, AnyServer, client_of, follow, opened
+from stores.redis.stores import NO_LEASE, SAFE, AnyServer, client_of, follow, opened
 
 #: Long enough to wait for a reply on a busy machine, and short enough to wait for one in vain.
 IMPATIENT = "socket_timeout=2"

@@ -10,16 +10,9 @@ from oncelery.stores import open_store
 from oncelery.stores.base import Store
 from oncelery.testing import FakeClock
 from oncelery.testing.conformance import Opener, StoreConformance
-from oncelery.testing.servers import PostgresServer
-from stores import ledgers
+from stores.postgres.stores import empty, url_of
 
 NAMESPACE = "conformance"
-
-
-@pytest.fixture(scope="module")
-def database(postgres: PostgresServer) -> Iterator[psycopg.Connection]:
-    with psycopg.connect(postgres.create_database(), autocommit=True) as connection:
-        yield connection
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +22,7 @@ def open_clock() -> FakeClock:
 
 @pytest.fixture(scope="module")
 def open_ledger(database: psycopg.Connection, open_clock: FakeClock) -> Iterator[Store]:
-    store = open_store(ledgers.url_of(database), namespace=NAMESPACE, clock=open_clock)
+    store = open_store(url_of(database), namespace=NAMESPACE, clock=open_clock)
     yield store
     store.close()
 
@@ -37,8 +30,8 @@ def open_ledger(database: psycopg.Connection, open_clock: FakeClock) -> Iterator
 class TestPostgresStore(StoreConformance):
     @pytest.fixture
     def opener(self, database: psycopg.Connection) -> Opener:
-        ledgers.empty(database, NAMESPACE)
-        return functools.partial(open_store, ledgers.url_of(database), namespace=NAMESPACE)
+        empty(database, NAMESPACE)
+        return functools.partial(open_store, url_of(database), namespace=NAMESPACE)
 
     @pytest.fixture
     def clock(self, open_clock: FakeClock) -> FakeClock:
@@ -52,4 +45,4 @@ class TestPostgresStore(StoreConformance):
 
     @pytest.fixture
     def connect(self, database: psycopg.Connection) -> Callable[[], psycopg.Connection]:
-        return functools.partial(psycopg.connect, ledgers.url_of(database))
+        return functools.partial(psycopg.connect, url_of(database))

@@ -2,13 +2,12 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import psycopg
-import pytest
 from psycopg import sql
 
 from oncelery.answers import Busy, Existing, Granted, Settled
@@ -20,17 +19,10 @@ from oncelery.testing import FakeClock
 from oncelery.testing.conformance.acts import JOB, KEY, OTHER, accepted, begin, reserve, running, seen, work
 from oncelery.testing.proxy import FaultProxy
 from oncelery.testing.servers import PostgresServer
-from stores.postgres_stores import PATIENCE_SECONDS, Connection, counter, one, opened
+from stores.postgres.stores import PATIENCE_SECONDS, Connection, counter, one, opened
 
 #: How each message that asks for an answer begins: the end of a prepared or parametrised statement, and a plain one.
 ASKS = (b"S\0\0\0\4", b"Q\0\0\0")
-
-
-@pytest.fixture
-def store(url: str, namespace: str) -> Iterator[PostgresStore]:
-    """Give a ledger on the server's clock."""
-    with opened(url, namespace) as store:
-        yield store
 
 
 # One round trip

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -12,15 +11,7 @@ from oncelery.settlement import Complete, Release
 from oncelery.stores.postgres import PostgresStore
 from oncelery.testing import FakeClock
 from oncelery.testing.conformance.acts import JOB, LEASE, OTHER, accepted, complete, lapsed, running, seen, work
-from stores.ledgers import url_of
-from stores.postgres_stores import Connection, namespace_of, one, opened
-
-
-@pytest.fixture
-def store(url: str, namespace: str) -> Iterator[PostgresStore]:
-    """Give a ledger on the server's clock."""
-    with opened(url, namespace) as store:
-        yield store
+from stores.postgres.stores import Connection, namespace_of, one, opened, url_of
 
 
 def test_a_connection_without_a_transaction_is_refused(store: PostgresStore, connection: Connection) -> None:

@@ -4,7 +4,6 @@ import hashlib
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.resources.abc import Traversable
 
@@ -21,18 +20,11 @@ from oncelery.stores.postgres import PostgresStore, connections, schema
 from oncelery.testing.conformance.acts import JOB, KEY, accepted, complete, completed, running, seen, work
 from oncelery.testing.proxy import FaultProxy
 from oncelery.testing.servers import PostgresServer
-from stores.postgres_stores import MANY, PATIENCE_SECONDS, Connection, counter, one, opened
+from stores.postgres.stores import MANY, PATIENCE_SECONDS, Connection, counter, one, opened
 
 #: What servers out there have, noted with each release: the digest of the functions of a revision, and of a migration.
 RELEASED_FUNCTIONS: dict[int, str] = {}
 RELEASED_MIGRATIONS: list[str] = []
-
-
-@pytest.fixture
-def store(url: str, namespace: str) -> Iterator[PostgresStore]:
-    """Give a ledger on the server's clock."""
-    with opened(url, namespace) as store:
-        yield store
 
 
 # The schema

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import psycopg
@@ -15,9 +15,8 @@ from oncelery.stores import open_store
 from oncelery.stores.postgres import schema
 from oncelery.testing import FakeClock
 from oncelery.testing.conformance import Opener, StoreConformance
-from oncelery.testing.servers import PostgresServer
-from stores import ledgers
 from stores.planting import first_false_sentence
+from stores.postgres.stores import empty, url_of
 
 #: What is wrong then: the file, what stands there, what is planted instead, and words of a sentence that may tell.
 BUGS = {
@@ -175,12 +174,6 @@ class Planted:
 FUNCTIONS = schema.functions()
 
 
-@pytest.fixture(scope="module")
-def database(postgres: PostgresServer) -> Iterator[psycopg.Connection]:
-    with psycopg.connect(postgres.create_database(), autocommit=True) as connection:
-        yield connection
-
-
 @pytest.mark.parametrize("bug", BUGS)
 def test_the_suite_catches(bug: str, database: psycopg.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     file, old, new, first = BUGS[bug]
@@ -232,5 +225,5 @@ def planted(file: str, changes: Mapping[str, str]) -> list[Planted]:
 
 def opener(database: psycopg.Connection, namespace: str) -> Opener:
     """Give what opens a ledger that is empty."""
-    ledgers.empty(database, namespace)
-    return functools.partial(open_store, ledgers.url_of(database), namespace=namespace)
+    empty(database, namespace)
+    return functools.partial(open_store, url_of(database), namespace=namespace)

@@ -1,4 +1,4 @@
-"""Servers for the stores, and a database to look into beside the store in it."""
+"""A database, a store in it, and a connection to look into it beside the store."""
 
 from __future__ import annotations
 
@@ -9,27 +9,22 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from oncelery.stores.postgres import PostgresStore
 from oncelery.testing import FakeClock
 from oncelery.testing.servers import PostgresServer
-from stores.postgres_stores import Connection
-from stores.redis_stores import AnyServer
-
-
-@pytest.fixture(params=["redis7", "valkey"])
-def server(request: pytest.FixtureRequest) -> AnyServer:
-    """Give each server for the Redis store in turn, which all tests share."""
-    return request.getfixturevalue(request.param)  # type: ignore[no-any-return]
-
-
-@pytest.fixture(params=["private_redis7", "private_valkey"])
-def private_server(request: pytest.FixtureRequest) -> AnyServer:
-    """Give each server for the Redis store in turn, for this test alone."""
-    return request.getfixturevalue(request.param)  # type: ignore[no-any-return]
+from stores.postgres.stores import Connection, opened
 
 
 @pytest.fixture(scope="module")
 def url(postgres: PostgresServer) -> str:
     return postgres.create_database()
+
+
+@pytest.fixture(scope="module")
+def database(postgres: PostgresServer) -> Iterator[psycopg.Connection]:
+    """Give a connection to a database of its own, which commits each statement."""
+    with psycopg.connect(postgres.create_database(), autocommit=True) as connection:
+        yield connection
 
 
 @pytest.fixture
@@ -40,6 +35,13 @@ def namespace() -> str:
 @pytest.fixture
 def clock() -> FakeClock:
     return FakeClock()
+
+
+@pytest.fixture
+def store(url: str, namespace: str) -> Iterator[PostgresStore]:
+    """Give an empty ledger on the server's clock."""
+    with opened(url, namespace) as store:
+        yield store
 
 
 @pytest.fixture

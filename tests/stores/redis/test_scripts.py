@@ -3,7 +3,7 @@ from __future__ import annotations
 import re
 import secrets
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -21,16 +21,10 @@ from oncelery.stores.redis import RedisStore, scripts
 from oncelery.testing import FakeClock
 from oncelery.testing.conformance.acts import accepted, begin, buried, complete, completed, reserve, running, seen, work
 from oncelery.testing.servers import RedisServer, ValkeyServer
-from stores.redis_stores import NO_LEASE, SAFE, AnyServer, client_of, opened
+from stores.redis.stores import NO_LEASE, SAFE, AnyServer, client_of, opened
 
 #: The most that a completed job may take, with everything that is kept of it, when there are many.
 BYTES_PER_JOB = 260
-
-
-@pytest.fixture
-def store(server: AnyServer) -> Iterator[RedisStore]:
-    with opened(server) as store:
-        yield store
 
 
 def fill(store: Store) -> Lease:
