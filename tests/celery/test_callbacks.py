@@ -245,7 +245,7 @@ def test_a_url_that_must_not_be_called_is_refused_before_there_is_a_job(hand: Ha
         with pytest.raises(WebhookTargetError):
             hand.tasks.joining.apply_async((hand.name(),), notify=url)
 
-    assert not hand.once.ledger.find(Query()).items
+    assert not hand.jobs()
 
 
 def test_without_a_secret_there_are_no_call_backs(hand: Hand) -> None:

@@ -7,7 +7,7 @@ from celery import chain, group
 from guarded.hand import Hand
 
 from oncelery import DuplicateTaskError, PayloadMismatchError
-from oncelery.job import Query, State
+from oncelery.job import State
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_an_error_that_is_to_propagate_does(eager: Hand) -> None:
     with pytest.raises(KeyError):
         eager.tasks.raises.delay(eager.name(), "key")
 
-    (job,) = eager.once.ledger.find(Query()).items
+    (job,) = eager.jobs()
     assert job.state is State.BURIED
 
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -8,17 +7,10 @@ from typing import Any
 import pytest
 from celery import chain, chord, group, signature
 from guarded.hand import Hand
-from kombu import Exchange, Queue
-from kombu.exceptions import OperationalError
 
-from oncelery import DuplicateTaskError, PayloadMismatchError, StoreUnavailableError
-from oncelery.job import Job, Query, State
+from oncelery import DuplicateTaskError, PayloadMismatchError
+from oncelery.job import State
 from oncelery.stores import memory
-
-
-def jobs(hand: Hand) -> list[Job]:
-    return list(hand.once.ledger.find(Query()).items)
-
 
 # A lone call
 
@@ -76,14 +68,14 @@ def test_the_same_arguments_in_another_scope_are_another_work(hand: Hand) -> Non
     results = [hand.tasks.scoped.delay(tenant, "order-1") for tenant in tenants]
 
     assert len({result.id for result in results}) == 2
-    assert {job.scope for job in jobs(hand)} == set(tenants)
+    assert {job.scope for job in hand.jobs()} == set(tenants)
 
 
 def test_a_call_that_the_task_cannot_take_is_refused_and_leaves_no_job(hand: Hand) -> None:
     with pytest.raises(TypeError):
         hand.tasks.joining.delay()
 
-    assert jobs(hand) == []
+    assert hand.jobs() == []
 
 
 def test_a_rejecting_task_names_the_job_that_is_there(hand: Hand) -> None:
@@ -182,7 +174,7 @@ def test_a_task_that_nobody_knows_here_is_sent_as_ever(hand: Hand) -> None:
     hand.app.send_task("elsewhere.charge", (1,))
 
     assert hand.waiting() == 1
-    assert jobs(hand) == []
+    assert hand.jobs() == []
 
 
 def test_a_signature_is_a_call_like_any_other(hand: Hand) -> None:
@@ -279,233 +271,3 @@ def test_part_of_a_canvas_is_never_rejected(hand: Hand) -> None:
     group(hand.tasks.rejecting.s(name), hand.tasks.rejecting.s(name)).apply_async()
 
     assert hand.waiting() == 3
-
-
-# Options of a call
-
-
-def test_options_reach_the_message_and_the_job_that_is_kept(hand: Hand) -> None:
-    hand.app.conf.task_queues = [Queue(hand.queue), Queue("urgent")]
-    name = hand.name()
-
-    result = hand.tasks.joining.apply_async(
-        (name,), queue="urgent", priority=3, headers={"colour": "red"}, soft_time_limit=5, time_limit=6, shadow="joined"
-    )
-
-    assert hand.waiting("urgent") == 1
-    assert hand.job(result).queue == "urgent#3"
-    hand.clock.advance(seconds=20)
-    hand.once.sweep()
-    assert hand.waiting("urgent") == 1
-    hand.clock.advance(hours=2)
-    hand.once.sweep()
-    assert hand.waiting("urgent") == 2
-
-
-def test_a_queue_and_an_exchange_may_be_given_as_objects(hand: Hand) -> None:
-    queue = Queue("by-object", Exchange("by-object"), routing_key="by-object")
-
-    result = hand.tasks.joining.apply_async(
-        (hand.name(),), queue=queue, declare=[queue], retry_policy={"max_retries": 1}
-    )
-
-    assert hand.waiting("by-object") == 1
-    assert hand.job(result).queue == "by-object"
-
-
-def test_a_route_gives_the_job_its_queue(hand: Hand) -> None:
-    hand.app.conf.task_routes = {"joining": {"queue": "routed", "priority": 4}}
-
-    result = hand.tasks.joining.delay(hand.name())
-
-    assert hand.job(result).queue == "routed#4"
-    assert hand.waiting("routed") == 1
-
-
-def test_a_route_by_arguments_gives_the_job_its_queue(hand: Hand) -> None:
-    def by_name(_name: str, args: Any, *_: object, **__: object) -> Any:
-        return {"queue": f"for-{args[0]}"}
-
-    hand.app.conf.task_routes = (by_name,)
-
-    assert hand.job(hand.tasks.joining.delay("a")).queue == "for-a"
-
-
-def test_the_worker_finds_the_label_that_the_publisher_gave(hand: Hand) -> None:
-    for priority in (None, 0, 5):
-        hand.once.send_task("joining", (hand.name(),), task_id=f"unknown-{priority}", priority=priority)
-        hand.tasks.joining.apply_async((hand.name(),), task_id=f"known-{priority}", priority=priority)
-
-    hand.deliver_all()
-
-    for priority in (None, 0, 5):
-        assert hand.job(f"known-{priority}").queue == hand.job(f"unknown-{priority}").queue
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        lambda _: {"countdown": 60},
-        lambda soon: {"eta": soon},
-        lambda soon: {"eta": soon.isoformat()},
-        lambda soon: {"countdown": 60, "eta": soon + timedelta(hours=1)},
-    ],
-    ids=["countdown", "eta", "eta as text", "both"],
-)
-def test_a_delay_is_that_of_the_job(hand: Hand, options: Callable[[datetime], dict[str, Any]]) -> None:
-    soon = datetime.now(UTC) + timedelta(seconds=60)
-
-    result = hand.tasks.joining.apply_async((hand.name(),), **options(soon))
-
-    not_before = hand.job(result).not_before
-    assert not_before
-    assert timedelta(seconds=50) < not_before - hand.clock() <= timedelta(seconds=60)
-
-
-def test_an_eta_without_a_zone_is_utc_as_celery_reads_it(hand: Hand) -> None:
-    hand.app.conf.update(timezone="Asia/Tokyo")
-    soon = datetime.now(UTC) + timedelta(seconds=60)
-
-    result = hand.tasks.joining.apply_async((hand.name(),), eta=soon.replace(tzinfo=None))
-
-    not_before = hand.job(result).not_before
-    assert not_before
-    assert timedelta(seconds=50) < not_before - hand.clock() <= timedelta(seconds=60)
-
-
-# Jobs that expire
-
-
-def test_a_lost_job_that_has_expired_is_cancelled_and_not_published_again(hand: Hand) -> None:
-    result = hand.tasks.joining.apply_async((hand.name(),), expires=-1)
-    hand.app.control.purge()
-
-    hand.clock.advance(hours=2)
-    hand.once.sweep()
-
-    assert (hand.job(result).state, hand.job(result).reason) == (State.CANCELLED, "expired")
-    assert result.state == "REVOKED"
-    assert hand.waiting() == 0
-
-
-def test_a_job_published_again_expires_when_it_would_have(hand: Hand) -> None:
-    result = hand.tasks.expiring.delay(hand.name())
-    hand.clock.advance(hours=2)
-    hand.once.sweep()
-
-    first, second = hand.deliver(), hand.deliver()
-    assert first.id == second.id == result.id
-    assert abs(
-        datetime.fromisoformat(first.headers["expires"]) - datetime.fromisoformat(second.headers["expires"])
-    ) < timedelta(seconds=1)
-
-
-def test_a_call_does_not_join_a_job_that_has_expired_unseen(hand: Hand) -> None:
-    name = hand.name()
-    stale = hand.tasks.joining.apply_async((name,), expires=datetime.now(UTC) - timedelta(seconds=1))
-
-    fresh = hand.tasks.joining.apply_async((name,), expires=3600)
-
-    assert fresh.id != stale.id
-    assert (hand.job(stale).state, hand.job(stale).reason) == (State.CANCELLED, "expired")
-
-
-# When broker or store is away
-
-
-def test_a_job_that_the_broker_refuses_is_kept_for_the_sweeper(hand: Hand, caplog: pytest.LogCaptureFixture) -> None:
-    with hand.broker_down(), caplog.at_level(logging.WARNING, "oncelery"):
-        result = hand.tasks.joining.delay(hand.name())
-
-    assert not result.published
-    assert hand.job(result).state is State.QUEUED
-    assert result.id in caplog.text
-    hand.clock.advance(hours=2)
-    assert hand.once.sweep().published == 1
-    assert hand.deliver().id == result.id
-
-
-def test_a_job_that_the_broker_refuses_can_be_refused(hand: Hand) -> None:
-    hand.app.conf.oncelery_on_broker_down = "refuse"
-
-    with hand.broker_down(), pytest.raises(OperationalError):
-        hand.tasks.joining.delay(hand.name())
-
-    (job,) = jobs(hand)
-    assert (job.state, job.reason) == (State.CANCELLED, "not published")
-
-
-def test_a_job_that_was_joined_meanwhile_is_not_refused_to_those_who_were_told_yes(
-    hand: Hand, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hand.app.conf.oncelery_on_broker_down = "refuse"
-    name, joined = hand.name(), []
-
-    def refuse(*_: object, **__: object) -> None:
-        joined.append(hand.tasks.trailing.delay(name, "newer"))
-        raise OperationalError("the broker is down")
-
-    with monkeypatch.context() as down:
-        down.setattr(hand.app.amqp, "send_task_message", refuse)
-        with pytest.raises(OperationalError):
-            hand.tasks.trailing.delay(name, "older")
-
-    (other,) = joined
-    assert hand.job(other).state is State.QUEUED
-    hand.clock.advance(hours=2)
-    assert hand.once.sweep().published == 1
-    assert (hand.deliver().id, hand.job(other).state) == (other.id, State.COMPLETED)
-
-
-def test_a_job_that_is_joined_at_the_last_moment_is_not_refused_either(
-    hand: Hand, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hand.app.conf.oncelery_on_broker_down = "refuse"
-    name, joined, withdraw = hand.name(), [], hand.store.withdraw
-
-    def join_first(*args: Any, **options: Any) -> Any:
-        joined.append(hand.tasks.joining.delay(name))
-        return withdraw(*args, **options)
-
-    monkeypatch.setattr(hand.store, "withdraw", join_first)
-    with hand.broker_down(), pytest.raises(OperationalError):
-        hand.tasks.joining.delay(name)
-
-    (other,) = joined
-    assert (other.existing, hand.job(other).state) == (True, State.QUEUED)
-
-
-def test_a_call_that_celery_refuses_before_the_ledger_has_answered_leaves_no_live_job(
-    hand: Hand, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise TypeError("no such message")
-
-    monkeypatch.setattr(hand.app.amqp, "create_task_message", refuse)
-
-    with pytest.raises(TypeError, match="no such message"):
-        hand.tasks.joining.delay(hand.name())
-
-    (job,) = jobs(hand)
-    assert (job.state, job.reason) == (State.CANCELLED, "not published")
-
-
-def test_a_call_that_celery_cannot_send_leaves_no_live_job(hand: Hand) -> None:
-    hand.tasks.joining.soft_time_limit, hand.tasks.joining.time_limit = 9, 5
-
-    with pytest.raises(ValueError, match="soft_time_limit"):
-        hand.tasks.joining.delay(hand.name())
-
-    assert [job.state for job in jobs(hand)] in ([], [State.CANCELLED])
-
-
-def test_without_its_store_nothing_is_published(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
-    def away(*_: object, **__: object) -> None:
-        raise StoreUnavailableError
-
-    monkeypatch.setattr(hand.store, "reserve", away)
-
-    with pytest.raises(StoreUnavailableError):
-        hand.tasks.joining.delay(hand.name())
-
-    assert hand.waiting() == 0

@@ -9,7 +9,7 @@ from celery import chain, group
 from guarded.hand import Hand
 
 from oncelery import JobBuriedError
-from oncelery.job import Query, State
+from oncelery.job import State
 
 # Replacement
 
@@ -25,8 +25,8 @@ def test_a_task_that_was_replaced_is_published_again_under_its_own_identity(hand
     again = hand.deliver()
 
     assert (again.id, again.task, again.value) == (result.id, "guarded-increment", 2)
-    assert count(hand) == 2
-    assert all(job.state is State.COMPLETED for job in hand.once.ledger.find(Query()).items)
+    assert len(hand.jobs()) == 2
+    assert all(job.state is State.COMPLETED for job in hand.jobs())
 
 
 def test_a_duplicate_of_a_task_that_was_replaced_is_replaced_in_turn(hand: Hand) -> None:
@@ -76,10 +76,6 @@ def test_an_ignored_task_is_ignored_again(hand: Hand) -> None:
 
     assert [delivery.state for delivery in hand.deliver_all()] == ["IGNORED", "IGNORED"]
     assert len(hand.told(name)) == 1
-
-
-def count(hand: Hand) -> int:
-    return len(hand.once.ledger.find(Query()).items)
 
 
 # Callbacks

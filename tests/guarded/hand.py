@@ -17,7 +17,10 @@ from celery.backends import cache
 from kombu.exceptions import OperationalError
 
 from guarded.world import World
+from oncelery.answers import Granted
+from oncelery.job import Job, Lease, Progress, Submission
 from oncelery.ledger import Ledger
+from oncelery.settlement import Complete
 from oncelery.stores.memory import MemoryStore
 from oncelery.testing.clock import FakeClock
 
@@ -110,3 +113,19 @@ class Hand(World):
         ended = Context().run(trace, headers["id"], args, kwargs, request)
         state, value = (ended.info.state, ended.info.retval) if ended.info else (None, ended.retval)
         return Delivered(headers["id"], task.name, headers, state, value)
+
+
+class Runner:
+    """Runs a job step by step, as a task would."""
+
+    def __init__(self, hand: Hand, job: Job) -> None:
+        self.ledger = hand.once.ledger
+        granted = self.ledger.begin(Submission(id=job.id, key=job.key, task=job.task), hand.once.policy())
+        assert isinstance(granted, Granted)
+        self.lease: Lease = granted.lease
+
+    def reports(self, done: float, stage: str) -> None:
+        self.ledger.record(self.lease, progress=Progress(done=done, total=3, stage=stage, message=f"{done:g} of 3"))
+
+    def completes(self, result: bytes = b'"paid"') -> None:
+        self.ledger.settle(self.lease, Complete(result=result))

@@ -26,9 +26,9 @@ def client(hand: Hand) -> Iterator[TestClient]:
         yield client
 
 
-def client_of(app: FastAPI, *, host: str = HERE[0]) -> TestClient:
-    """Give a client that calls from a host."""
-    return TestClient(app, base_url="http://localhost", client=(host, HERE[1]))
+def client_of(app: FastAPI, *, host: str = HERE[0], name: str = "localhost") -> TestClient:
+    """Give a client that calls from a host, and calls the service by a name."""
+    return TestClient(app, base_url=f"http://{name}", client=(host, HERE[1]))
 
 
 def problem(answer: Response) -> str:

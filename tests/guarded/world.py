@@ -19,7 +19,7 @@ from faults.workers import Worker, Workers
 
 from oncelery import Oncelery
 from oncelery.embedded.process import eventually
-from oncelery.job import Job
+from oncelery.job import Job, Query
 
 #: Longer than anything here takes on a busy machine; reached only by a test that fails.
 SOON = 40.0
@@ -81,6 +81,10 @@ class World:
         job = self.once.ledger.get(result if isinstance(result, str) else result.id)
         assert job
         return job
+
+    def jobs(self) -> list[Job]:
+        """Read all jobs, as many as fit on one page."""
+        return list(self.once.ledger.find(Query()).items)
 
     def becomes(self, result: AsyncResult[Any] | str, state: str) -> bool:
         """Wait until a job is in this state."""

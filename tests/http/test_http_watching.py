@@ -11,38 +11,20 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
-from guarded.hand import Hand
-from guarded.web import HERE, problem
+from guarded.hand import Hand, Runner
+from guarded.web import HERE
 from httpx2 import ASGITransport, AsyncClient, Response
 
 from oncelery import StoreUnavailableError
-from oncelery.answers import Granted
 from oncelery.embedded.process import eventually
 from oncelery.http import create_app, jobs, service, watching
 from oncelery.http import keys as keys_module
 from oncelery.http.keys import new_key
 from oncelery.http.watching import Watcher
-from oncelery.job import Job, Lease, Progress, Submission
-from oncelery.settlement import Complete
+from oncelery.job import Job
 
 #: Longer than anything here takes on a busy machine; reached only by a test that fails.
 SOON = 40.0
-
-
-class Runner:
-    """Runs a job step by step, as a task would."""
-
-    def __init__(self, hand: Hand, job: Job) -> None:
-        self.ledger = hand.once.ledger
-        granted = self.ledger.begin(Submission(id=job.id, key=job.key, task=job.task), hand.once.policy())
-        assert isinstance(granted, Granted)
-        self.lease: Lease = granted.lease
-
-    def reports(self, done: float, stage: str) -> None:
-        self.ledger.record(self.lease, progress=Progress(done=done, total=3, stage=stage, message=f"{done:g} of 3"))
-
-    def completes(self, result: bytes = b'"paid"') -> None:
-        self.ledger.settle(self.lease, Complete(result=result))
 
 
 @pytest.fixture
@@ -75,78 +57,6 @@ async def calling(app: FastAPI) -> AsyncIterator[AsyncClient]:
 
 async def until(condition: Callable[[], bool]) -> None:
     assert await asyncio.to_thread(eventually, condition, SOON)
-
-
-# Looking
-
-
-def test_a_job_shows_its_stage_its_progress_its_attempts_and_its_times(
-    client: TestClient, hand: Hand, job: Job
-) -> None:
-    Runner(hand, job).reports(1, "first")
-
-    seen = client.get(f"/jobs/{job.id}").json()
-
-    assert (seen["state"], seen["attempt"], seen["begun_at"] is not None, seen["settled_at"]) == (
-        "running",
-        1,
-        True,
-        None,
-    )
-    assert seen["progress"] == {"stage": "first", "done": 1, "total": 3, "message": "1 of 3"}
-
-
-def test_a_failed_job_shows_its_error(client: TestClient, hand: Hand) -> None:
-    job_id = client.post("/jobs/raises", json={"name": hand.name(), "kind": "refused"}).json()["id"]
-    hand.deliver_all()
-
-    seen = client.get(f"/jobs/{job_id}").json()
-
-    assert (seen["state"], seen["reason"]) == ("buried", "failed")
-    assert "Refused" in seen["error"]["type"]
-
-
-@pytest.mark.parametrize("job_id", ["nobody", "a%00b", "ä", "x" * 255])
-def test_a_job_that_is_not_there_is_unknown(client: TestClient, job_id: str) -> None:
-    assert client.get(f"/jobs/{job_id}").status_code in (400, 404)
-    assert client.get(f"/jobs/{job_id}/events").status_code in (400, 404)
-
-
-def test_jobs_are_listed_by_filters_and_page_after_page(client: TestClient, hand: Hand) -> None:
-    for _ in range(5):
-        hand.clock.advance(seconds=1)
-        hand.tasks.joining.delay(hand.name())
-    hand.tasks.rejecting.delay(hand.name())
-    hand.deliver()
-
-    first = client.get("/jobs?task=joining&state=queued&limit=3").json()
-    second = client.get("/jobs", params={"task": "joining", "state": "queued", "limit": 3, "cursor": first["cursor"]})
-
-    assert [len(first["items"]), len(second.json()["items"]), second.json()["cursor"]] == [3, 1, ""]
-    assert [job["task"] for job in client.get("/jobs?state=completed&state=buried").json()["items"]] == ["joining"]
-    assert client.get("/jobs", params={"since": hand.clock().isoformat(), "task": "rejecting"}).json()["items"]
-    assert not client.get("/jobs", params={"until": "2000-01-01T00:00:00Z"}).json()["items"]
-
-
-@pytest.mark.parametrize(
-    "query",
-    [
-        "state=lost",
-        "limit=0",
-        "limit=201",
-        "limit=x",
-        "since=yesterday",
-        "since=2026-01-01T00:00:00",
-        "since=0001-01-01T00:00:00%2B14:00",
-        "until=5",
-        "task=%00",
-    ],
-)
-def test_a_filter_that_makes_no_sense_is_refused(client: TestClient, query: str) -> None:
-    answer = client.get(f"/jobs?{query}")
-
-    assert (answer.status_code, problem(answer)) == (400, "invalid-request")
-    assert query.partition("=")[0] in answer.json()["detail"]
 
 
 # Long polls

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from guarded.hand import Hand
+from kombu import Exchange, Queue
+
+from oncelery.job import State
+
+# Options of a call
+
+
+def test_options_reach_the_message_and_the_job_that_is_kept(hand: Hand) -> None:
+    hand.app.conf.task_queues = [Queue(hand.queue), Queue("urgent")]
+    name = hand.name()
+
+    result = hand.tasks.joining.apply_async(
+        (name,), queue="urgent", priority=3, headers={"colour": "red"}, soft_time_limit=5, time_limit=6, shadow="joined"
+    )
+
+    assert hand.waiting("urgent") == 1
+    assert hand.job(result).queue == "urgent#3"
+    hand.clock.advance(seconds=20)
+    hand.once.sweep()
+    assert hand.waiting("urgent") == 1
+    hand.clock.advance(hours=2)
+    hand.once.sweep()
+    assert hand.waiting("urgent") == 2
+
+
+def test_a_queue_and_an_exchange_may_be_given_as_objects(hand: Hand) -> None:
+    queue = Queue("by-object", Exchange("by-object"), routing_key="by-object")
+
+    result = hand.tasks.joining.apply_async(
+        (hand.name(),), queue=queue, declare=[queue], retry_policy={"max_retries": 1}
+    )
+
+    assert hand.waiting("by-object") == 1
+    assert hand.job(result).queue == "by-object"
+
+
+def test_a_route_gives_the_job_its_queue(hand: Hand) -> None:
+    hand.app.conf.task_routes = {"joining": {"queue": "routed", "priority": 4}}
+
+    result = hand.tasks.joining.delay(hand.name())
+
+    assert hand.job(result).queue == "routed#4"
+    assert hand.waiting("routed") == 1
+
+
+def test_a_route_by_arguments_gives_the_job_its_queue(hand: Hand) -> None:
+    def by_name(_name: str, args: Any, *_: object, **__: object) -> Any:
+        return {"queue": f"for-{args[0]}"}
+
+    hand.app.conf.task_routes = (by_name,)
+
+    assert hand.job(hand.tasks.joining.delay("a")).queue == "for-a"
+
+
+def test_the_worker_finds_the_label_that_the_publisher_gave(hand: Hand) -> None:
+    for priority in (None, 0, 5):
+        hand.once.send_task("joining", (hand.name(),), task_id=f"unknown-{priority}", priority=priority)
+        hand.tasks.joining.apply_async((hand.name(),), task_id=f"known-{priority}", priority=priority)
+
+    hand.deliver_all()
+
+    for priority in (None, 0, 5):
+        assert hand.job(f"known-{priority}").queue == hand.job(f"unknown-{priority}").queue
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        lambda _: {"countdown": 60},
+        lambda soon: {"eta": soon},
+        lambda soon: {"eta": soon.isoformat()},
+        lambda soon: {"countdown": 60, "eta": soon + timedelta(hours=1)},
+    ],
+    ids=["countdown", "eta", "eta as text", "both"],
+)
+def test_a_delay_is_that_of_the_job(hand: Hand, options: Callable[[datetime], dict[str, Any]]) -> None:
+    soon = datetime.now(UTC) + timedelta(seconds=60)
+
+    result = hand.tasks.joining.apply_async((hand.name(),), **options(soon))
+
+    not_before = hand.job(result).not_before
+    assert not_before
+    assert timedelta(seconds=50) < not_before - hand.clock() <= timedelta(seconds=60)
+
+
+def test_an_eta_without_a_zone_is_utc_as_celery_reads_it(hand: Hand) -> None:
+    hand.app.conf.update(timezone="Asia/Tokyo")
+    soon = datetime.now(UTC) + timedelta(seconds=60)
+
+    result = hand.tasks.joining.apply_async((hand.name(),), eta=soon.replace(tzinfo=None))
+
+    not_before = hand.job(result).not_before
+    assert not_before
+    assert timedelta(seconds=50) < not_before - hand.clock() <= timedelta(seconds=60)
+
+
+# Jobs that expire
+
+
+def test_a_lost_job_that_has_expired_is_cancelled_and_not_published_again(hand: Hand) -> None:
+    result = hand.tasks.joining.apply_async((hand.name(),), expires=-1)
+    hand.app.control.purge()
+
+    hand.clock.advance(hours=2)
+    hand.once.sweep()
+
+    assert (hand.job(result).state, hand.job(result).reason) == (State.CANCELLED, "expired")
+    assert result.state == "REVOKED"
+    assert hand.waiting() == 0
+
+
+def test_a_job_published_again_expires_when_it_would_have(hand: Hand) -> None:
+    result = hand.tasks.expiring.delay(hand.name())
+    hand.clock.advance(hours=2)
+    hand.once.sweep()
+
+    first, second = hand.deliver(), hand.deliver()
+    assert first.id == second.id == result.id
+    assert abs(
+        datetime.fromisoformat(first.headers["expires"]) - datetime.fromisoformat(second.headers["expires"])
+    ) < timedelta(seconds=1)
+
+
+def test_a_call_does_not_join_a_job_that_has_expired_unseen(hand: Hand) -> None:
+    name = hand.name()
+    stale = hand.tasks.joining.apply_async((name,), expires=datetime.now(UTC) - timedelta(seconds=1))
+
+    fresh = hand.tasks.joining.apply_async((name,), expires=3600)
+
+    assert fresh.id != stale.id
+    assert (hand.job(stale).state, hand.job(stale).reason) == (State.CANCELLED, "expired")

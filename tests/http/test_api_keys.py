@@ -1,0 +1,148 @@
+"""API keys, from where they come; and whom the service answers that has none."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+from fastapi import FastAPI
+from guarded.hand import Hand
+from guarded.web import client_of
+
+from oncelery import ConfigurationError
+from oncelery.http import ApiKey, Role, create_app, create_router, new_key
+from oncelery.http import keys as keys_module
+
+# Keys
+
+
+def write(path: Path, *keys: ApiKey) -> None:
+    entries = [{"name": key.name, "sha256": key.sha256, "scope": key.scope, "roles": sorted(key.roles)} for key in keys]
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(entries))
+    new.replace(path)
+
+
+@pytest.fixture
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keys_module, "FRESH", -1.0)
+
+
+@pytest.mark.usefixtures("_at_once")
+def test_keys_in_a_file_are_rotated_without_a_restart(
+    hand: Hand, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (old, old_key), (new, new_kept) = new_key("old"), new_key("new")
+    path = tmp_path / "keys.json"
+    write(path, old_key)
+    client = client_of(create_app(hand.once, keys=path))
+
+    def statuses() -> list[int]:
+        return [client.get("/jobs", headers={"X-API-Key": text}).status_code for text in (old, new)]
+
+    assert statuses() == [200, 401]
+    write(path, old_key, new_kept)
+    assert statuses() == [200, 200]
+    write(path, new_kept)
+    assert statuses() == [401, 200]
+
+    path.write_text("[{half a file")
+    assert statuses() == [401, 200]
+    assert "API keys could not be read again" in caplog.text
+    assert old not in path.read_text()
+
+
+def test_a_file_that_is_missing_or_wrong_at_the_start_is_refused(hand: Hand, tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.json"
+    for text in (
+        "{}",
+        '[{"name": "x"}]',
+        '[{"name": "x", "sha256": "abc"}]',
+        '[{"name":"x","sha256":"%s","roles":["root"]}]',
+    ):
+        wrong.write_text(text.replace("%s", "0" * 64))
+        with pytest.raises(ConfigurationError, match=r"wrong\.json"):
+            create_app(hand.once, keys=wrong)
+    with pytest.raises(ConfigurationError, match=r"missing\.json"):
+        create_app(hand.once, keys=str(tmp_path / "missing.json"))
+
+
+@pytest.mark.usefixtures("_at_once")
+def test_keys_may_come_from_a_callable(hand: Hand) -> None:
+    text, key = new_key("ops")
+    known: list[ApiKey] = []
+    client = client_of(create_app(hand.once, keys=lambda: known))
+
+    assert client.get("/jobs", headers={"X-API-Key": text}).status_code == 401
+    known.append(key)
+    assert client.get("/jobs", headers={"X-API-Key": text}).status_code == 200
+
+
+def test_an_empty_list_of_keys_lets_nobody_in(hand: Hand) -> None:
+    assert client_of(create_app(hand.once, keys=[])).get("/jobs").status_code == 401
+
+
+def test_a_key_is_kept_as_its_hash_and_has_256_bits() -> None:
+    text, key = new_key("shop", scope="acme", roles=["submit"])
+
+    assert text.startswith("once_")
+    assert len(text) == len("once_") + 43
+    assert text not in repr(key)
+    assert (key.scope, key.roles) == ("acme", frozenset({Role.SUBMIT}))
+
+
+# Without keys
+
+
+def test_without_keys_only_this_machine_is_answered_and_that_is_said(
+    hand: Hand, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "oncelery"):
+        app = create_app(hand.once)
+
+    assert "only callers on this machine are answered" in caplog.text
+    for here in ("127.0.0.1", "127.8.8.8", "::1"):
+        assert client_of(app, host=here).get("/jobs").status_code == 200
+    for elsewhere in ("10.0.0.7", "192.168.1.9", "93.184.216.34", "::ffff:10.0.0.1", "fe80::1", "nonsense"):
+        for path in ("/jobs", "/openapi.json", "/docs", "/healthz", "/nowhere"):
+            assert client_of(app, host=elsewhere).get(path).status_code == 403, (elsewhere, path)
+
+
+@pytest.mark.parametrize("name", ["evil.example", "127.0.0.1.nip.io", "localhost.evil.example", "169.254.169.254"])
+def test_a_name_that_was_bound_to_this_machine_by_others_is_refused(hand: Hand, name: str) -> None:
+    assert client_of(create_app(hand.once), name=name).get("/jobs").status_code == 403
+
+
+@pytest.mark.parametrize("name", ["localhost", "localhost:8000", "127.0.0.1:8000", "[::1]:8000", "dash.localhost"])
+def test_this_machine_s_own_names_are_good(hand: Hand, name: str) -> None:
+    assert client_of(create_app(hand.once), name=name).get("/jobs").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"X-Forwarded-For": "10.0.0.7"},
+        {"Forwarded": "for=10.0.0.7"},
+        {"Host": ""},
+    ],
+)
+def test_neither_a_page_from_elsewhere_nor_a_proxy_is_taken_for_this_machine(
+    hand: Hand, headers: dict[str, str]
+) -> None:
+    client = client_of(create_app(hand.once))
+
+    assert client.post("/jobs/any/cancel", headers=headers).status_code == 403
+    assert client.post("/jobs/any/cancel", headers={"Origin": "http://localhost"}).status_code == 404
+
+
+def test_a_router_without_keys_answers_this_machine_only_wherever_it_is_mounted(hand: Hand) -> None:
+    app = FastAPI()
+    app.include_router(create_router(hand.once), prefix="/queue")
+
+    assert client_of(app).get("/queue/jobs").status_code == 200
+    assert client_of(app, host="10.0.0.7").get("/queue/jobs").status_code == 403
+    assert client_of(app, name="evil.example").get("/queue/jobs").status_code == 403
