@@ -6,7 +6,9 @@ second, be it a run after a crash or one that was taken over and wakes, meets th
 
 from __future__ import annotations
 
+import json
 import random
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -19,30 +21,29 @@ if TYPE_CHECKING:
 
 TABLE = "oncelery_effects"
 
-#: A row is kept for the job's history, and for this long at least: its job may wait for a worker.
+#: A row is kept for the job's history, and for this long at least; and again for this long if its job has not ended, or
+#: is a dead letter, which may be revived.
 KEPT_AT_LEAST = timedelta(days=1)
 
-#: Of so many transactions one deletes rows that are past their time, this many at most.
-PRUNE_EVERY = 500
-PRUNE_LIMIT = 2_000
+#: Of so many transactions one deletes rows that are past their time, this many at most: of each the ledger is asked.
+PRUNE_EVERY = 100
+PRUNE_LIMIT = 200
 
-#: How each database says it. In a first attempt a row past its time is that of another job, which had the same id.
+#: How each database says it.
 _DIALECTS = {
     "postgresql": {
         "bytes": "bytea",
         "instant": "timestamptz",
         "now": "now()",
         "until": "now() + make_interval(secs => :keep)",
-        "old": "SELECT ctid FROM oncelery_effects WHERE expires_at <= now() LIMIT :limit FOR UPDATE SKIP LOCKED",
-        "row": "ctid",
+        "listed": "SELECT json_array_elements_text(CAST(:ids AS json))",
     },
     "sqlite": {
         "bytes": "BLOB",
         "instant": "REAL",
         "now": "julianday('now')",
         "until": "julianday('now') + :keep / 86400.0",
-        "old": "SELECT rowid FROM oncelery_effects WHERE expires_at <= julianday('now') LIMIT :limit",
-        "row": "rowid",
+        "listed": "SELECT value FROM json_each(:ids)",
     },
 }
 
@@ -66,13 +67,15 @@ VALUES (:job_id, :key, :task, :fence, :result, {now}, {until})
 ON CONFLICT (job_id, key) DO UPDATE SET
   fence = excluded.fence, result = excluded.result,
   committed_at = excluded.committed_at, expires_at = excluded.expires_at
-WHERE :attempt = 1 AND effect.expires_at <= {now}"""
+WHERE effect.fence = :instead_of"""
 
-_FIND = """\
-SELECT result FROM oncelery_effects
-WHERE job_id = :job_id AND key = :key AND (:attempt > 1 OR expires_at > {now})"""
+_FIND = "SELECT fence, result FROM oncelery_effects WHERE job_id = :job_id AND key = :key"
 
-_PRUNE = "DELETE FROM oncelery_effects WHERE {row} IN ({old})"
+_OLD = "SELECT job_id, key FROM oncelery_effects WHERE expires_at <= {now} AND task = :task LIMIT :limit"
+
+_KEEP = "UPDATE oncelery_effects SET expires_at = {until} WHERE job_id IN ({listed})"
+
+_DELETE = "DELETE FROM oncelery_effects WHERE expires_at <= {now} AND job_id IN ({listed})"
 
 
 def ddl(dialect: str) -> str:
@@ -117,31 +120,48 @@ class Inbox:
         self._caller = caller
         self._words = _words(caller.dialect)
 
-    def insert(self, lease: Lease, result: bytes, *, keep: timedelta) -> bool:
+    def insert(self, lease: Lease, result: bytes, *, keep: timedelta, instead_of: int = 0) -> bool:
         """Say in the transaction that this job's effect is there; False if that has been said before.
 
-        A rival's transaction that has said so and not yet ended is waited for.
+        A rival's transaction that has said so and not yet ended is waited for. What was said under the fence
+        `instead_of` does not count: another job said it, that had the same id.
         """
         values = {
             **_identity(lease),
             "task": lease.task,
             "fence": lease.fence,
             "result": result,
+            "instead_of": instead_of,
             "keep": max(keep, KEPT_AT_LEAST).total_seconds(),
         }
         return self._execute(_INSERT, values).count == 1
 
-    def find(self, lease: Lease) -> bytes | None:
-        """Give the result of a job whose effect is there."""
+    def find(self, lease: Lease) -> tuple[int, bytes] | None:
+        """Give the fence and the result of a run that has said so under the id of this job."""
         rows = self._execute(_FIND, _identity(lease)).rows
-        return bytes(rows[0][0]) if rows else None
+        return (rows[0][0], bytes(rows[0][1])) if rows else None
 
-    def prune(self) -> None:
-        """Delete rows past their time, now and then, in a transaction that the caller commits."""
-        if random.random() * PRUNE_EVERY < 1:  # noqa: S311 - no secret
+    def prune(self, task: str, is_needed: Callable[[str, str], bool]) -> None:
+        """Delete a task's rows past their time, now and then; not that of a job (by its id and key) that needs it."""
+        if random.random() * PRUNE_EVERY >= 1:  # noqa: S311 - no secret
+            return
+        old = self._alone(_OLD, {"task": task, "limit": PRUNE_LIMIT}).rows
+        needed = {job_id for job_id, key in old if is_needed(job_id, key)}
+        if needed:
+            self._alone(_KEEP, {"ids": _listed(needed), "keep": KEPT_AT_LEAST.total_seconds()})
+        if gone := {job_id for job_id, _ in old} - needed:
+            self._alone(_DELETE, {"ids": _listed(gone)})
+
+    def _alone(self, statement: str, values: dict[str, object]) -> Done:
+        """Run a statement in a transaction of its own."""
+        try:
             self._caller.begin()
-            self._execute(_PRUNE, {"limit": PRUNE_LIMIT})
+            done = self._execute(statement, values)
             self._caller.commit()
+        except BaseException:  # whatever strikes, nothing may be left open
+            self._caller.rollback()
+            raise
+        return done
 
     def _execute(self, statement: str, values: dict[str, object]) -> Done:
         try:
@@ -166,4 +186,8 @@ def _words(dialect: str) -> dict[str, str]:
 
 def _identity(lease: Lease) -> dict[str, object]:
     # The key too: it tells apart apps that share this database and choose their own task ids.
-    return {"job_id": lease.job_id, "key": lease.key, "attempt": lease.attempt}
+    return {"job_id": lease.job_id, "key": lease.key}
+
+
+def _listed(ids: Iterable[str]) -> str:
+    return json.dumps(sorted(ids))

@@ -5,24 +5,26 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from oncelery.answers import Fenced, Settled
 from oncelery.errors import ConfigurationError, LeaseLostError, StoreUnavailableError
 from oncelery.failpoints import failpoint
+from oncelery.job import State
 from oncelery.settlement import Complete
 from oncelery.sql.callers import Caller, caller_of, is_refusal
 from oncelery.sql.inbox import Inbox
 from oncelery.sql.joining import ledger_within
 
 if TYPE_CHECKING:
-    from datetime import timedelta
-
     from oncelery.ledger import LedgerWithin
     from oncelery.run import Run
 
 _logger = logging.getLogger("oncelery")
+
+_EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 class EffectCommitted(BaseException):
@@ -205,7 +207,17 @@ class _InInbox:
         self._keep = keep
 
     def find(self) -> bytes | None:
-        return self._inbox.find(self._run.lease)
+        found = self._inbox.find(self._run.lease)
+        return found[1] if found and self._is_of_this_job(found[0]) else None
+
+    def _is_of_this_job(self, fence: int) -> bool:
+        """Whether it was a run of this job; an earlier one, long forgotten, may have had the same id."""
+        job = self._run.ledger.get(self._run.job_id)
+        # A fence is no less than the ledger's time in microseconds.
+        if job is None or fence >= (job.created_at - _EPOCH) // timedelta(microseconds=1):
+            return True
+        # The clock may have been set back after the job was accepted.
+        return fence in {attempt.fence for attempt in job.past}
 
     def write(self, result: bytes) -> bool:
         try:
@@ -213,16 +225,28 @@ class _InInbox:
         except StoreUnavailableError as error:
             # The row decides between this run and another that may have begun.
             _logger.warning("could not ask whether job %s is still ours: %s", self._run.job_id, error)
-        return self._inbox.insert(self._run.lease, result, keep=self._keep)
+        return self._insert(result) or self._insert_instead(result)
+
+    def _insert(self, result: bytes, *, instead_of: int = 0) -> bool:
+        return self._inbox.insert(self._run.lease, result, keep=self._keep, instead_of=instead_of)
+
+    def _insert_instead(self, result: bytes) -> bool:
+        found = self._inbox.find(self._run.lease)
+        return bool(found and not self._is_of_this_job(found[0]) and self._insert(result, instead_of=found[0]))
 
     def effect(self, result: bytes) -> Effect:
         return Effect(result)
 
     def tidy(self) -> None:
         try:
-            self._inbox.prune()
+            self._inbox.prune(self._run.lease.task, self._is_needed)
         except Exception as error:  # noqa: BLE001 - the next one will
             _logger.warning("could not delete old rows from the inbox: %s", error)
+
+    def _is_needed(self, job_id: str, key: str) -> bool:
+        """Whether a job may yet run again: it would find no other trace of its effect."""
+        job = self._run.ledger.get(job_id)
+        return job is not None and job.key == key and (job.state.live or job.state is State.BURIED)
 
 
 class _Unrecorded:
