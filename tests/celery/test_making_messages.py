@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from celery import Celery, Task
 from celery.app.amqp import AMQP
+from celery.exceptions import QueueNotFound
 from celery.signals import before_task_publish
 from celery.utils.saferepr import saferepr
 from guarded.hand import Hand
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelery.celery.message import shown
-from oncelery.job import State
+from oncelery.job import Query, State
 
 #: What most calls are made of.
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
@@ -68,19 +69,58 @@ def test_nobody_is_told_of_a_message_that_is_not_sent(hand: Hand) -> None:
     assert kept is connection
 
 
-def test_what_else_is_sent_while_a_message_is_made_is_sent(hand: Hand) -> None:
-    def route(name: str, *_: object, **__: object) -> None:
+def test_what_else_is_sent_while_a_message_is_made_is_sent(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
+    make = hand.app.amqp.create_task_message
+
+    def make_another_too(task_id: str, name: str, *args: Any, **options: Any) -> Any:
         if name == "joining":
             hand.app.send_task("unknown here")
+        return make(task_id, name, *args, **options)
 
-    hand.app.conf.task_routes = (route,)
+    monkeypatch.setattr(hand.app.amqp, "create_task_message", make_another_too)
     name = hand.name()
 
     results = [hand.tasks.joining.delay(name) for _ in range(2)]
 
     assert [result.existing for result in results] == [False, True]
-    # Two for each call, which is routed for the ledger, and for the broker; and one job.
-    assert hand.waiting() == 2 * 2 + 1
+    # One for each call, and one job.
+    assert hand.waiting() == 2 + 1
+
+
+def test_the_apps_own_router_is_asked_once_for_a_call(hand: Hand) -> None:
+    asked: list[str] = []
+
+    def in_turns(name: str, *_: object, **__: object) -> dict[str, str]:
+        asked.append(name)
+        return {"queue": f"turn-{len(asked)}"}
+
+    hand.app.conf.task_routes = (in_turns,)
+
+    results = [hand.tasks.joining.delay(hand.name()) for _ in range(2)]
+
+    assert [hand.job(result).queue for result in results] == ["turn-1", "turn-2"]
+    assert [hand.waiting("turn-1"), hand.waiting("turn-2")] == [1, 1]
+    assert asked == ["joining"] * 2
+
+
+def test_a_router_may_be_given_with_the_call(hand: Hand) -> None:
+    class Elsewhere:
+        def route(self, options: dict[str, Any], *_: object) -> dict[str, Any]:
+            return {**options, "queue": hand.app.amqp.queues["elsewhere"]}
+
+    result = hand.tasks.joining.apply_async((hand.name(),), router=Elsewhere())
+
+    assert hand.job(result).queue == "elsewhere"
+    assert hand.waiting("elsewhere") == 1
+
+
+def test_a_call_to_a_queue_that_may_not_be_made_leaves_no_job(hand: Hand) -> None:
+    hand.app.conf.task_create_missing_queues = False
+
+    with pytest.raises(QueueNotFound):
+        hand.tasks.joining.apply_async((hand.name(),), queue="missing")
+
+    assert not hand.once.ledger.find(Query()).items
 
 
 def test_headers_that_are_passed_on_tell_of_no_other_job(hand: Hand) -> None:

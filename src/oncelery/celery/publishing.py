@@ -56,6 +56,8 @@ class Publication(Struct, frozen=True, kw_only=True):
     notify: str = ""
     #: Whether the id was there before the call: somebody may wait for a result under it.
     promised: bool = False
+    #: The options that say where its message goes, once that is known.
+    destination: dict[str, Any] = {}
 
     @property
     def _app(self) -> Celery:
@@ -113,7 +115,7 @@ class Publication(Struct, frozen=True, kw_only=True):
             digest=digest,
             scope=found.scope,
             body=self.body(),
-            queue=self._queue_label(),
+            queue=self._route(),
             caller=self.caller or once.caller,
             delay=delay_of(self.options),
             retention=policy.retention,
@@ -122,13 +124,30 @@ class Publication(Struct, frozen=True, kw_only=True):
             quota=once.settings.quota_of(found.scope) if found.scope else None,
         )
 
-    def _queue_label(self) -> str:
-        # Not by way of the app's configuration, where a look takes as long as all the rest.
+    def _route(self) -> str:
+        """Decide where the message goes, as Celery does; an app's own router, which may count, is not asked again."""
         amqp, options = self._app.amqp, self.options
-        if amqp.router.routes:
-            options = amqp.router.route(dict(options), self.task.name, self.args, self.kwargs, self.task)
+        router = options.get("router") or amqp.router
+        if router is not amqp.router or router.routes or options.get("queue"):
+            options = router.route(dict(options), self.task.name, self.args, self.kwargs, self.task)
+            self.destination.update(options, router=ROUTED)
+        else:
+            # Not by way of the app's configuration, where a look takes as long as all the rest.
+            self.destination.update(queue=amqp.default_queue, router=ROUTED)
         queue = options.get("queue") or options.get("routing_key") or amqp.default_queue
         return queue_label(queue if isinstance(queue, str) else queue.name, options.get("priority"))
+
+
+class Routed:
+    """The router of calls whose way is known."""
+
+    @staticmethod
+    def route(options: dict[str, Any], *_: object) -> dict[str, Any]:
+        """Leave it at that."""
+        return options
+
+
+ROUTED = Routed()
 
 
 def publish_once(publication: Publication) -> AsyncResult[Any]:

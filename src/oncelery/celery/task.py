@@ -177,7 +177,7 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
         """Publish as Celery does, no further than to the gate if that says so."""
         call, options = publication, publication.options
         if gate:
-            options = {**options, GATE: gate}
+            options = {**options, **call.destination, GATE: gate}
         return super().apply_async(call.args, dict(call.kwargs), task_id=call.task_id, **options)
 
     def apply(self, *args: Any, **options: Any) -> Any:  # noqa: D102 - Celery's own
