@@ -2,6 +2,7 @@
 
 ledger.py          the store's verbs as pure functions, with time as an event
 mail.py            a broker that delivers at least once
+steps.py           what a step is, and what it changes
 protocol.py        who uses both, step by step, and what may go wrong between any two steps
 invariants.py      what must be true after every step
 search.py          every state within the bounds, and the shortest way to a broken one

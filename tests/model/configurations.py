@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .ledger import JOIN, REPLACE, TRAIL
-from .protocol import BY_NAME, CALL, Bounds
+from .steps import BY_NAME, CALL, Bounds
 
 QUICK = {
     "Redis tags": Bounds(faults=2, acts=2),

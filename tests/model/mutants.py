@@ -22,7 +22,8 @@ from .ledger import (
     granted,
     tell,
 )
-from .protocol import ACT, BY_NAME, CALL, FAULT, PROGRESS, Books, Bounds, Protocol, Step, Worker, name
+from .protocol import Protocol
+from .steps import ACT, BY_NAME, CALL, FAULT, PROGRESS, Books, Bounds, Step, Worker, name
 
 # Of the store: who may write
 

@@ -15,7 +15,8 @@ from typing import Generic, NamedTuple, TypeVar
 
 from .invariants import INVARIANTS, NAMED
 from .mail import Mail, Post
-from .protocol import FAULT, IDLE, PROGRESS, Books, Protocol, Step, Worker, unnamed
+from .protocol import Protocol
+from .steps import FAULT, IDLE, PROGRESS, Books, Step, Worker, unnamed
 
 T = TypeVar("T", bound=Hashable)
 

@@ -6,8 +6,9 @@ from .configurations import QUICK
 from .invariants import INVARIANTS
 from .ledger import NEVER_STARTED, RUNNING, Record, Store
 from .mutants import MUTANTS, AcknowledgesFirst, Mutant, SkipAndAcknowledge, mutated
-from .protocol import Bounds, Protocol
+from .protocol import Protocol
 from .search import Search
+from .steps import Bounds
 
 
 @pytest.mark.parametrize("bounds", QUICK.values(), ids=QUICK)

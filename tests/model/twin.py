@@ -13,7 +13,7 @@ from oncelery.stores.base import Store as RealStore
 from oncelery.testing.clock import FakeClock
 
 from .ledger import COMPLETED, JOIN, NO_JOB, REPLACE, RUNNING, TRAIL, Answer, Ledger, Store
-from .protocol import name
+from .steps import name
 
 #: Jobs of one key. The last one is a call: its body is empty.
 JOBS = 3

@@ -1,11 +1,8 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
-from celery import Celery
 from msgspec.structs import replace
 
 from oncelery import Oncelery
@@ -13,37 +10,11 @@ from oncelery import answers as a
 from oncelery.celery.message import Message
 from oncelery.errors import StoreUnavailableError
 from oncelery.events import Event
-from oncelery.job import DISCARDED, Answer, Cause, Job, Lease, Query, Reason, State, Submission
-from oncelery.ledger import Ledger
+from oncelery.job import DISCARDED, Cause, Reason, State
 from oncelery.operations.dead_letters import Fate, Item
-from oncelery.policy import Policy
-from oncelery.settlement import Bury, Complete, Release
-from oncelery.stores.memory import MemoryStore
+from oncelery.settlement import Bury, Release
 from oncelery.testing.clock import FakeClock
-
-POLICY = Policy()
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-def app() -> Celery:
-    app = Celery("shop", broker="memory://", set_as_current=False)
-    app.conf.task_default_queue = "orders"
-    return app
-
-
-@pytest.fixture
-def once(app: Celery, clock: FakeClock) -> Oncelery:
-    once = Oncelery(app, store="memory://")
-    once.ledger = Ledger(MemoryStore(clock=clock))
-
-    once.task(charge, name="shop.charge", shared=False)
-    app.finalize()
-    return once
+from operations.submissions import POLICY, begin, bury, job, submission
 
 
 @pytest.fixture
@@ -59,136 +30,6 @@ def published(once: Oncelery, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str
 
     monkeypatch.setattr(once, "send_task", send)
     return sent
-
-
-def charge(order_id: str, amount: int = 1) -> str:
-    return f"{order_id}: {amount}"
-
-
-def submission(number: int, *, task: str = "shop.charge", scope: str = "", **options: object) -> Submission:
-    body = json.dumps([task, [f"o-{number}"], {}, options]).encode()
-    return Submission(id=f"job-{number}", key=f"{number:064x}", task=task, scope=scope, body=body)
-
-
-def begin(once: Oncelery, offered: Submission) -> Lease:
-    once.ledger.reserve(offered)
-    answer = once.ledger.begin(offered, POLICY)
-    assert isinstance(answer, a.Granted)
-    return answer.lease
-
-
-def bury(once: Oncelery, *offered: Submission, clock: FakeClock | None = None) -> None:
-    for each in offered:
-        once.ledger.settle(begin(once, each), Bury(reason=Reason.FAILED))
-        if clock:
-            clock.advance(seconds=1)
-
-
-def job(once: Oncelery, number: int) -> Job:
-    found = once.jobs.get(f"job-{number}")
-    assert found is not None
-    return found
-
-
-# Jobs
-
-
-def test_jobs_are_found_by_keywords_or_by_a_query_and_keywords_count(once: Oncelery) -> None:
-    once.ledger.reserve(submission(1, scope="acme"))
-    once.ledger.reserve(submission(2, task="shop.ship"))
-    begin(once, submission(3, scope="acme"))
-
-    assert [found.id for found in once.jobs.find(task="shop.ship").items] == ["job-2"]
-    assert {found.id for found in once.jobs.find(Query(scope="acme")).items} == {"job-1", "job-3"}
-    assert [found.id for found in once.jobs.find(Query(scope="acme"), states="running").items] == ["job-3"]
-    assert {found.id for found in once.jobs.find(states=["queued", State.RUNNING]).items} == {"job-1", "job-2", "job-3"}
-
-
-def test_each_goes_through_all_pages_newest_change_first(once: Oncelery, clock: FakeClock) -> None:
-    for number in range(7):
-        once.ledger.reserve(submission(number))
-        clock.advance(seconds=1)
-
-    assert [found.id for found in once.jobs.each(limit=3)] == [f"job-{number}" for number in reversed(range(7))]
-    assert len(once.jobs.find(limit=3).items) == 3
-
-
-def test_each_goes_on_from_the_cursor_of_a_page(once: Oncelery, clock: FakeClock) -> None:
-    for number in range(5):
-        once.ledger.reserve(submission(number))
-        clock.advance(seconds=1)
-    page = once.jobs.find(limit=2)
-
-    assert [found.id for found in once.jobs.each(cursor=page.cursor)] == ["job-2", "job-1", "job-0"]
-
-
-@pytest.mark.parametrize(
-    ("filters", "named"),
-    [
-        ({"states": "dead"}, "the states are queued"),
-        ({"since": datetime(2030, 1, 1)}, "since must have a time zone"),  # noqa: DTZ001 - the mistake
-        ({"limit": 0}, "at least one"),
-    ],
-)
-def test_a_filter_that_cannot_be_is_refused_with_its_remedy(
-    once: Oncelery, filters: dict[str, Any], named: str
-) -> None:
-    with pytest.raises(ValueError, match=named):
-        once.jobs.find(**filters)
-
-
-def test_an_unknown_filter_is_refused_by_name(once: Oncelery) -> None:
-    with pytest.raises(TypeError, match="colour"):
-        once.jobs.find(colour="blue")  # type: ignore[call-arg]
-
-
-def test_a_cancelled_job_stays_cancelled_while_no_worker_is_up(once: Oncelery) -> None:
-    once.ledger.reserve(submission(1))
-
-    assert isinstance(once.jobs.cancel("job-1", reason="by ops"), a.Cancelled)
-
-    assert isinstance(once.ledger.begin(submission(1), POLICY), a.Cancelled)
-    assert job(once, 1).reason == "by ops"
-
-
-def test_a_running_job_is_asked_to_end(once: Oncelery) -> None:
-    lease = begin(once, submission(1))
-
-    assert isinstance(once.jobs.cancel("job-1"), a.Requested)
-
-    (renewed,) = once.ledger.renew([lease])
-    assert isinstance(renewed, a.Renewed)
-    assert renewed.cancel_requested
-
-
-def test_terminate_supersedes_the_run_and_then_ends_its_process(
-    once: Oncelery, app: Celery, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    revoked: list[tuple[str, bool, State]] = []
-
-    def revoke(task_id: str, *, terminate: bool) -> None:
-        revoked.append((task_id, terminate, job(once, 1).state))
-
-    monkeypatch.setattr(app.control, "revoke", revoke)
-    lease = begin(once, submission(1))
-
-    assert isinstance(once.jobs.cancel("job-1", terminate=True), a.Cancelled)
-
-    assert revoked == [("job-1", True, State.CANCELLED)]
-    assert isinstance(once.ledger.settle(lease, Complete(result=b"late")), a.Fenced)
-
-
-def test_nothing_is_terminated_for_a_job_that_is_over_or_unknown(
-    once: Oncelery, app: Celery, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(app.control, "revoke", lambda *_args, **_options: pytest.fail("a process was ended"))
-    once.ledger.settle(begin(once, submission(1)), Complete(result=b"1"))
-
-    assert isinstance(once.jobs.cancel("job-1", terminate=True), a.Finished)
-    assert isinstance(once.jobs.cancel("nobody", terminate=True), a.Absent)
-
-
-# Dead letters
 
 
 def test_only_dead_letters_are_found_among_dead_letters(once: Oncelery) -> None:
@@ -271,6 +112,18 @@ def test_a_broker_that_is_down_does_not_undo_a_revival(
 
     assert job(once, 1).state is State.QUEUED
     assert "the sweeper will: refused" in caplog.text
+
+
+def test_a_release_with_another_body_survives_a_revival(once: Oncelery, published: list[tuple[str, object]]) -> None:
+    retried = json.dumps(["shop.charge", ["o-2"], {}, {"retries": 1}]).encode()
+    once.ledger.settle(begin(once, submission(1)), Release(cause=Cause.RETRY, body=retried))
+    answer = once.ledger.begin(submission(1), POLICY)
+    assert isinstance(answer, a.Granted)
+    once.ledger.settle(answer.lease, Bury(reason=Reason.EXHAUSTED))
+
+    once.dead_letters.revive("job-1")
+
+    assert published == [("job-1", (["o-2"], {}, {}))]
 
 
 def test_what_is_no_dead_letter_is_not_revived(once: Oncelery, published: list[tuple[str, object]]) -> None:
@@ -393,44 +246,3 @@ def test_a_discarded_dead_letter_is_one_no_more(once: Oncelery) -> None:
     job = once.jobs.get("job-1")
     assert job
     assert (job.state, job.reason) == (State.CANCELLED, DISCARDED)
-
-
-# Duplicates
-
-
-def test_duplicates_are_found_by_task_and_scope_over_all_pages(once: Oncelery) -> None:
-    once.ledger.reserve(submission(1, scope="acme"))
-    once.ledger.reserve(submission(2, task="shop.ship"))
-    for number in range(60):
-        once.ledger.reserve(replace(submission(1), id=f"double-{number}", caller="web"))
-    once.ledger.reserve(replace(submission(2), id="double"))
-
-    assert len(once.duplicates.find().items) == 50
-    assert len(list(once.duplicates.each(scope="acme"))) == 60
-    (shipped,) = once.duplicates.find(task="shop.ship").items
-    assert (shipped.job_id, shipped.answer) == ("job-2", Answer.JOINED)
-
-
-def test_duplicates_are_counted_from_an_instant_on_or_for_the_last_hours(once: Oncelery, clock: FakeClock) -> None:
-    clock.now = datetime.now(UTC)
-    once.ledger.reserve(submission(1))
-    once.ledger.reserve(replace(submission(1), id="double"))
-
-    (counted,) = once.duplicates.counts(since=timedelta(hours=1))
-    assert (counted.task, counted.answer, counted.count) == ("shop.charge", Answer.JOINED, 1)
-    assert once.duplicates.counts() == [counted]
-    assert once.duplicates.counts(since=clock.now + timedelta(hours=2)) == []
-    with pytest.raises(ValueError, match="time zone"):
-        once.duplicates.counts(since=datetime(2030, 1, 1))  # noqa: DTZ001 - the mistake
-
-
-def test_a_release_with_another_body_survives_a_revival(once: Oncelery, published: list[tuple[str, object]]) -> None:
-    retried = json.dumps(["shop.charge", ["o-2"], {}, {"retries": 1}]).encode()
-    once.ledger.settle(begin(once, submission(1)), Release(cause=Cause.RETRY, body=retried))
-    answer = once.ledger.begin(submission(1), POLICY)
-    assert isinstance(answer, a.Granted)
-    once.ledger.settle(answer.lease, Bury(reason=Reason.EXHAUSTED))
-
-    once.dead_letters.revive("job-1")
-
-    assert published == [("job-1", (["o-2"], {}, {}))]
