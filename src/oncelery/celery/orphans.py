@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from kombu.utils.json import loads
 
+from oncelery.celery.message import KEY, PARKED
 from oncelery.celery.publishing import job_id
-from oncelery.celery.task import PARKED, IdempotentTask
+from oncelery.celery.task import IdempotentTask
 
 if TYPE_CHECKING:
     from oncelery.celery.extension import Oncelery
@@ -31,7 +32,7 @@ PAUSE = 120.0
 
 
 class Orphans:
-    """Puts orphans back into their queues. To put back too many does no harm: each is answered with the result."""
+    """Puts orphans back into their queues. To put back too many does no harm: each is told how its work ended."""
 
     def __init__(self, once: Oncelery) -> None:
         self._once = once
@@ -46,7 +47,7 @@ class Orphans:
             channel = connection.default_channel
             if not hasattr(channel, "unacked_index_key"):
                 return 0
-            found = {tag for tag, headers in _delivered(channel) if tag not in self._restored and self._over(headers)}
+            found = {tag for tag, message in _delivered(channel) if tag not in self._restored and self._over(message)}
             orphans = found & self._suspects
             for tag in orphans:
                 channel.qos.restore_by_tag(tag)
@@ -54,8 +55,9 @@ class Orphans:
         self._suspects = found - orphans
         return len(orphans)
 
-    def _over(self, headers: Mapping[str, Any]) -> bool:
+    def _over(self, message: Any) -> bool:
         """Whether the message's work is done, so that whoever holds it should have acknowledged it."""
+        headers: Mapping[str, Any] = message.headers
         task = self._once.app.tasks.get(headers.get("task"))
         if not isinstance(task, IdempotentTask):
             return False
@@ -64,13 +66,23 @@ class Orphans:
         ):
             # It waits in a worker's memory, as it should.
             return False
-        if PARKED in headers:
-            return True
         job = self._once.ledger.get(job_id(task, headers["id"], headers.get("replaced_task_nesting")))
+        if job is None and PARKED in headers:
+            # It waits for another job. While that lives, each copy of it would be put aside again, and they would be
+            # more each time.
+            job = self._once.ledger.last(self._key(task, message))
+            return job is None or not job.state.live
         return job is not None and not job.state.live
 
+    def _key(self, task: IdempotentTask, message: Any) -> str:
+        if told := message.headers.get(KEY):
+            return str(told)
+        # Sent by code that does not know the ledger. Whoever put it aside has opened it, and lived.
+        args, kwargs, _ = message.payload
+        return task.identity.of(args, kwargs, namespace=self._once.namespace, task_id=message.headers["id"]).key
 
-def _delivered(channel: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
+
+def _delivered(channel: Any) -> Iterator[tuple[str, Any]]:
     """Read a page of what workers have been given some time ago and not yet acknowledged."""
     with channel.conn_or_acquire() as client:
         until = time() - LOOK_EVERY
@@ -82,4 +94,4 @@ def _delivered(channel: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
         for tag, written in zip(tags, client.hmget(channel.unacked_key, tags), strict=True):
             if written:
                 message, _exchange, _routing_key = loads(written.decode())
-                yield tag.decode(), message["headers"]
+                yield tag.decode(), channel.message_to_python(message)

@@ -1,0 +1,57 @@
+"""Messages that nobody will acknowledge, as the Redis transport keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from guarded.world import World
+
+from oncelery.celery import orphans
+from oncelery.celery.message import KEY, PARKED
+from oncelery.celery.orphans import Orphans
+
+
+@contextmanager
+def taken_from_the_queue(world: World) -> Iterator[None]:
+    """Be a worker that has been given every message, and acknowledges none."""
+    queue = world.app.conf.task_default_queue
+    with world.app.connection_for_read() as connection:
+        channel: Any = connection.default_channel
+        while channel.basic_get(queue, no_ack=False):
+            pass
+        yield
+        for tag in list(channel.qos._delivered):  # noqa: SLF001 - there is no other way to tell
+            channel.basic_ack(tag)
+        channel.queue_purge(queue)
+
+
+def restored(orphans: Orphans) -> int:
+    """Look twice: what is found the first time may be acknowledged just then."""
+    return orphans.restore() + orphans.restore()
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(orphans, "LOOK_EVERY", 0.0)
+
+
+@pytest.mark.parametrize("told", [[KEY], []], ids=["by code that knows the ledger", "by other code"])
+def test_a_duplicate_that_was_put_aside_is_put_back_when_its_work_is_done_and_not_before(
+    world: World, told: list[str]
+) -> None:
+    name = world.name()
+    job = world.tasks.joining.delay(name).job
+    headers = {PARKED: 1} | dict.fromkeys(told, job.key)
+    world.once.send_task("joining", (name,), {}, task_id=f"{name}'s duplicate", headers=headers)
+    orphans = Orphans(world.once)
+
+    with taken_from_the_queue(world):
+        assert restored(orphans) == 0
+
+        world.once.jobs.cancel(job.id)
+
+        # Its own message, and the duplicate's.
+        assert restored(orphans) == 2
