@@ -129,11 +129,12 @@ def test_a_job_published_again_expires_when_it_would_have(hand: Hand) -> None:
     ) < timedelta(seconds=1)
 
 
-def test_a_call_does_not_join_a_job_that_has_expired_unseen(hand: Hand) -> None:
+@pytest.mark.parametrize("expires", [3600, None])
+def test_a_call_does_not_join_a_job_that_has_expired_unseen(hand: Hand, expires: int | None) -> None:
     name = hand.name()
     stale = hand.tasks.joining.apply_async((name,), expires=datetime.now(UTC) - timedelta(seconds=1))
 
-    fresh = hand.tasks.joining.apply_async((name,), expires=3600)
+    fresh = hand.tasks.joining.apply_async((name,), expires=expires)
 
     assert fresh.id != stale.id
     assert (hand.job(stale).state, hand.job(stale).reason) == (State.CANCELLED, "expired")

@@ -127,6 +127,28 @@ def test_an_error_passes_through_and_frees_the_lock(once: Oncelery) -> None:
     assert once.dead_letters.find().items == ()
 
 
+class UnspeakableError(Exception):
+    """An error that cannot even be printed."""
+
+    def __str__(self) -> str:
+        raise KeyError
+
+
+@pytest.mark.usefixtures("once")
+def test_an_error_that_cannot_be_printed_frees_the_lock_too() -> None:
+    errors = [UnspeakableError()]
+
+    @only_one
+    def report() -> str:
+        if errors:
+            raise errors.pop()
+        return "done"
+
+    with pytest.raises(UnspeakableError):
+        report()
+    assert report() == "done"
+
+
 def test_a_dead_holders_lock_lapses(once: Oncelery, clock: FakeClock, errand: Errand) -> None:
     @only_one
     def report(body: Callable[[], str]) -> str:

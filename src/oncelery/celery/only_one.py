@@ -18,6 +18,7 @@ from celery import Celery, Task, current_app
 from celery.local import PromiseProxy, Proxy
 
 from oncelery.answers import Granted
+from oncelery.celery.call import failure_of
 from oncelery.celery.extension import Oncelery
 from oncelery.errors import ConfigurationError, JobCancelledError, OnceleryError
 from oncelery.fingerprint import fingerprint
@@ -174,7 +175,7 @@ def _run(once: Oncelery, lease: Lease, limit: timedelta | None, call: Callable[[
         with once.heartbeat.watch(run, at_most=at_most), running(run_under_way() or run):
             value = call()
     except BaseException as error:  # also what ends the process: the lock must not wait for its lease
-        _let_go(once, lease, Cancel(reason=f"{type(error).__name__}: {error}"[:REASON_LENGTH]))
+        _let_go(once, lease, Cancel(reason=f"{type(error).__name__}: {failure_of(error).message}"[:REASON_LENGTH]))
         raise
     _let_go(once, lease, Complete(result=b""))
     return value

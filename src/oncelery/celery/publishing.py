@@ -86,6 +86,10 @@ class Publication(Struct, frozen=True, kw_only=True):
         """Whether the caller can be given that job in place of one of its own."""
         return not self.in_canvas and (not self.promised or job.id == self.job_id)
 
+    def may_find_expired(self, job: Job) -> bool:
+        """Whether that job is worth a look, which takes time: it may have expired unseen."""
+        return bool(self.options.get("expires")) or b"expires" in (job.body or b"")
+
     def body(self) -> bytes:
         """Write the message that publishes this call again."""
         options = self.options if self.job_id == self.task_id else {**self.options, "task_id": self.task_id}
@@ -163,7 +167,7 @@ def publish_once(publication: Publication) -> AsyncResult[Any]:
         case Reserved(job):
             # Behind another, whose end publishes it; until then it would only be sent away.
             return marked(task.AsyncResult(job.id), job)
-        case Existing(job) if publication.options.get("expires") and cancel_expired(once, job):
+        case Existing(job) if publication.may_find_expired(job) and cancel_expired(once, job):
             return publish_once(publication)
         case Existing(job) if job.state.live and publication.on_duplicate is OnDuplicate.REJECT:
             raise DuplicateTaskError(key=job.key, job_id=job.id, state=job.state)

@@ -31,7 +31,7 @@ def publish_within(publication: Publication, target: object) -> AsyncResult[Any]
         case Reserved(job):
             expect(publication, job, ledger=outbox.ledger)
             return _to_be_published(publication, job, outbox)
-        case Existing(job) if publication.options.get("expires") and cancel_expired(once, job, ledger=outbox.ledger):
+        case Existing(job) if publication.may_find_expired(job) and cancel_expired(once, job, ledger=outbox.ledger):
             return publish_within(publication, target)
         case Existing(job) if job.state.live and publication.on_duplicate is OnDuplicate.REJECT:
             raise DuplicateTaskError(key=job.key, job_id=job.id, state=job.state)
