@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -31,6 +32,9 @@ Server = TypeVar("Server", ValkeyServer, RedisServer, PostgresServer, RabbitMQSe
 
 #: Where a missing server is a fault of the set-up, and a test that nobody ran must not look like one that passed.
 IN_CI = bool(os.environ.get("CI"))
+
+# Where a script runs the tests in its background they ignore Ctrl-C, and so would all that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The time of one example depends on what else the machine does, so no deadline; in CI every run tries the same ones.
 settings.register_profile("local", deadline=None)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,9 @@ def test_one_line_runs_it_all(tmp_path: Path, pytestconfig: pytest.Config) -> No
         text=True,
     )
     assert running.stdout
-    with running:
+    with running, ExitStack() as afterwards:
+        # Or it would be waited for, whatever fails.
+        afterwards.callback(running.kill)
         said = ""
         for line in running.stdout:
             said += line
