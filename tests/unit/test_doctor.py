@@ -137,6 +137,17 @@ PLANTED = [
     ("acks-on-failure", charging(acks_on_timeout=False)),
     ("lease-too-short", charging(policy=Policy(key="order_id", lease=timedelta(seconds=1)))),
     ("lease-too-short", stored(round_trip=timedelta(seconds=2))),
+    (
+        "history-too-short",
+        charging(policy=Policy(key="order_id", retention=timedelta(0), history=timedelta(minutes=59))),
+    ),
+    (
+        "history-too-short",
+        replace(
+            charging(policy=Policy(key="order_id", retention=timedelta(0), history=timedelta(0))),
+            broker=BrokerFacts(kind="amqp"),
+        ),
+    ),
     ("unguarded-effects", replace(GOOD, tasks=(*GOOD.tasks, TaskFacts(name="shop.send_receipt")))),
     (
         "unguarded-effects",

@@ -31,6 +31,9 @@ MOVING_TYPES = frozenset({"datetime", "datetime.datetime"})
 SHORTEST_LEASE = timedelta(seconds=5)
 ROUND_TRIPS = 30
 
+#: How long after the end of a job its worker may be found dead, and its message be delivered again, by any broker.
+SHORTEST_HISTORY = timedelta(minutes=10)
+
 
 @error
 def acks_late(facts: Facts) -> Iterator[Complaint]:
@@ -69,6 +72,18 @@ def lease_too_short(facts: Facts) -> Iterator[Complaint]:
             yield (
                 f"task {task.name} has a lease of {policy.lease.total_seconds():g} s",
                 f"@once.task(lease={max(30, int(least.total_seconds()))})",
+            )
+
+
+@error
+def history_too_short(facts: Facts) -> Iterator[Complaint]:
+    """A message that the broker delivers once more when its job is forgotten is a new job, and takes effect again."""
+    least = max(facts.visibility_timeout or SHORTEST_HISTORY, SHORTEST_HISTORY)
+    for task, policy in facts.guarded:
+        if policy.history < least:
+            yield (
+                f"task {task.name} has a history of {policy.history.total_seconds():g} s",
+                f"@once.task(history={2 * least.total_seconds():.0f})",
             )
 
 
@@ -131,6 +146,7 @@ CHECKS = (
     reject_on_worker_lost,
     acks_on_failure,
     lease_too_short,
+    history_too_short,
     unguarded_effects,
     unstable_key,
     beat_doubles,
