@@ -6,10 +6,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from guarded.hand import Hand
 from kombu.exceptions import OperationalError
 
 from oncelery.celery import sweeper
 from oncelery.errors import StoreUnavailableError
+from oncelery.stores.base import PUBLISH_GRACE
 
 
 class Worker:
@@ -68,3 +70,57 @@ def test_nobody_is_waited_for_after_the_broker_was_away(worker: Worker) -> None:
     worker.broker_is_away = False
 
     assert worker.sweep() == 1
+
+
+class Away:
+    """Something that goes away in the middle of a sweep, and how often it was asked since."""
+
+    def __init__(self, error: Exception) -> None:
+        self.asked = 0
+        self._error = error
+
+    def __call__(self, *_: object, **__: object) -> None:
+        self.asked += 1
+        raise self._error
+
+
+@pytest.fixture
+def three_lost(hand: Hand) -> Hand:
+    """Give a world with three jobs whose messages are lost."""
+    amqp: Any = hand.app.amqp
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(amqp, "send_task_message", lambda *_, **__: None)
+        for _ in range(3):
+            hand.tasks.joining.delay(hand.name())
+    hand.clock.now += PUBLISH_GRACE * 2
+    return hand
+
+
+def test_a_broker_that_goes_away_in_the_middle_of_a_sweep_is_not_waited_for_once_for_each_job(
+    three_lost: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = Away(OperationalError("the broker is away"))
+    with monkeypatch.context() as patch:
+        patch.setattr(three_lost.app.amqp, "send_task_message", away)
+        with pytest.raises(OperationalError):
+            three_lost.once.sweep()
+    assert away.asked == 1
+
+    three_lost.clock.now += PUBLISH_GRACE * 2
+
+    assert three_lost.once.sweep().published == 3
+
+
+def test_a_store_that_goes_away_in_the_middle_of_a_sweep_is_not_waited_for_once_for_each_job(
+    three_lost: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = Away(StoreUnavailableError("the store is away"))
+    with monkeypatch.context() as patch:
+        patch.setattr(three_lost.store, "received", away)
+        with pytest.raises(StoreUnavailableError):
+            three_lost.once.sweep()
+    assert away.asked == 1
+
+    three_lost.clock.now += PUBLISH_GRACE * 2
+
+    assert three_lost.once.sweep().published == 3

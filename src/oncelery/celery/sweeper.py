@@ -24,7 +24,7 @@ from oncelery.celery.message import Message
 from oncelery.celery.opening import fail_buried, opened
 from oncelery.celery.orphans import LOOK_EVERY, Orphans
 from oncelery.celery.publishing import publish_again
-from oncelery.errors import OnceleryError
+from oncelery.errors import OnceleryError, StoreUnavailableError
 from oncelery.job import LAPSED, Job, State
 from oncelery.ledger import Ledger
 
@@ -50,11 +50,18 @@ class Swept:
 
 
 def sweep(once: Oncelery, ledger: Ledger) -> Swept:
-    """Publish what is due and delete what is past its history; one bad job does not keep back the others."""
+    """Publish what is due and delete what is past its history; one bad job does not keep back the others.
+
+    Raises:
+        OperationalError, StoreUnavailableError: broker or store have gone away. What is left comes at its next check.
+    """
     published = failed = 0
     for job in ledger.due(limit=BATCH, empty_queues=empty_queues(once)):
         try:
             published += _publish(once, job)
+        except (OperationalError, StoreUnavailableError):
+            # Each of the others would wait in vain as well, and the worker's main process with them.
+            raise
         except Exception:
             failed += 1
             _logger.exception("could not publish job %s again", job.id)
@@ -71,6 +78,8 @@ def _publish(once: Oncelery, job: Job) -> bool:
     if job.state is State.QUEUED:
         # Before it is published: who gets it must not find that it is being opened.
         answer = opened(once, job.id, once.policy().lease, lambda: Message.unpack(once.app, job.body or b""))
+        if answer is None:
+            raise StoreUnavailableError(f"job {job.id} is not published again for now", job_id=job.id)
         if isinstance(answer, Buried):
             fail_buried(once.app.backend, job.id, answer.job)
         if not isinstance(answer, Counted):
