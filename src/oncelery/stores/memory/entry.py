@@ -184,7 +184,8 @@ class Entry:
     def resend(self, now: datetime) -> None:
         """Note that the sweeper publishes it now; the next time comes ever later."""
         self.resent += 1
-        self.next_check = now + min(PUBLISH_GRACE * 2**self.resent, SLOW_CHECK)
+        # A job may wait for months, and there are no times that long.
+        self.next_check = now + min(PUBLISH_GRACE * 2 ** min(self.resent, 30), SLOW_CHECK)
 
     def follow(self, now: datetime, fence: int) -> None:
         """Stop waiting behind another job, which has ended under this fence."""

@@ -173,6 +173,13 @@ class LostMessages(Fixtures):
             clock.now += INSTANT
             assert swept(store) == [JOB], times
 
+    def test_a_job_that_waits_for_days_is_published_again_every_hour(self, store: Store, clock: FakeClock) -> None:
+        accepted(store)
+
+        for times in range(60):
+            clock.now += SLOW_CHECK
+            assert swept(store) == [JOB], times
+
     def test_a_grant_ends_the_waiting_between_publications(self, store: Store, clock: FakeClock) -> None:
         accepted(store)
         for wait in (1, 2, 4, 8):
