@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from oncelery.job import Answer, Cause
+from oncelery.job import Answer, Cause, Lost
 
 _logger = logging.getLogger("oncelery")
 
@@ -114,6 +114,7 @@ class JobSwept(Event, frozen=True, kw_only=True):
     """The sweeper takes a job whose message or worker seems lost, to publish it again."""
 
     decision = "swept"
+    lost: Lost
 
 
 Subscriber = Callable[[Event], None]

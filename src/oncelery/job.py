@@ -85,6 +85,14 @@ class Cause(StrEnum):
     LAPSE = "lapse"
 
 
+class Lost(StrEnum):
+    """What a job seems to have lost that the sweeper publishes again."""
+
+    #: Its lease has lapsed.
+    WORKER = "worker"
+    MESSAGE = "message"
+
+
 class Answer(StrEnum):
     """What a duplicate was answered, in the audit."""
 

@@ -23,6 +23,7 @@ from oncelery.job import (
     DuplicateCount,
     Job,
     Lease,
+    Lost,
     OnDuplicate,
     Page,
     Progress,
@@ -233,7 +234,7 @@ class Ledger:
         jobs = self.store.due(limit=limit, empty_queues=empty_queues)
         for job in jobs:
             if job.state.live:
-                self._tell(e.JobSwept, job, started)
+                self._tell(e.JobSwept, job, started, lost=Lost.WORKER if job.state is State.RUNNING else Lost.MESSAGE)
             else:
                 self._tell(e.JobCancelled, job, started, reason=job.reason)
         return jobs

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from oncelery import events
 from oncelery.events import JobReleased
-from oncelery.job import Answer, Cause, Reason, State
+from oncelery.job import Answer, Cause, Lost, Reason, State
 from oncelery.ledger import Ledger
 from oncelery.stores import open_store
 from oncelery.telemetry.counting import RUN, SEPARATOR
@@ -23,12 +23,13 @@ from oncelery.telemetry.prometheus import DETAILED, exposition
 
 METRIC = re.compile(r"\b(?:oncelery|celery_task)_\w+")
 
-#: What each label may be matched with. A lapsed run has nobody left to count it.
+#: What each label may be matched with. A lapsed run has nobody left to count it but the sweeper, as a lost worker.
 VALUES: Mapping[str, AbstractSet[str]] = {
     "state": set(State),
     "answer": set(Answer),
     "reason": set(Reason),
     "cause": set(Cause) - {Cause.LAPSE},
+    "lost": set(Lost),
     "decision": {event.decision for event in events.Event.__subclasses__()},
 }
 

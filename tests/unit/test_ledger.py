@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from oncelery import answers as a
 from oncelery import events as e
 from oncelery.errors import PayloadMismatchError, TooLargeError
-from oncelery.job import Answer, Cause, Lease, OnDuplicate, Reason, State, Submission
+from oncelery.job import Answer, Cause, Lease, Lost, OnDuplicate, Reason, State, Submission
 from oncelery.ledger import Ledger, Limits
 from oncelery.policy import Policy
 from oncelery.settlement import Bury, Cancel, Complete, Release
@@ -209,6 +209,17 @@ def test_what_the_sweeper_takes_is_told_for_each_job(ledger: Ledger, heard: list
 
     assert [job.id for job in ledger.due(empty_queues=["celery"])] == ["job-1"]
     assert words(heard) == ["accepted", "swept"]
+
+
+def test_a_lost_worker_is_told_from_a_lost_message(ledger: Ledger, heard: list[e.Event], clock: FakeClock) -> None:
+    ledger.reserve(replace(CHARGE, id="job-2", key="b" * 64))
+    begin(ledger)
+    clock.advance(hours=1)
+
+    ledger.due()
+
+    swept = {event.job_id: event.lost for event in heard if isinstance(event, e.JobSwept)}
+    assert swept == {"job-1": Lost.WORKER, "job-2": Lost.MESSAGE}
 
 
 def test_what_the_sweeper_finds_to_be_cancelled_is_told(ledger: Ledger, heard: list[e.Event], clock: FakeClock) -> None:

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from oncelery import answers as a
 from oncelery import events as e
 from oncelery.errors import StoreUnavailableError
-from oncelery.job import Answer, Cause, Lease, Reason, Submission, Tally
+from oncelery.job import Answer, Cause, Lease, Lost, Reason, Submission, Tally
 from oncelery.ledger import Ledger
 from oncelery.policy import Policy
 from oncelery.settlement import Bury, Cancel, Complete, Release, Settlement
@@ -33,6 +33,7 @@ DETAILS: dict[str, Any] = {
     "cause": Cause.RETRY,
     "delay": timedelta(seconds=3),
     "reason": Reason.FAILED,
+    "lost": Lost.MESSAGE,
 }
 COMMON = {"task": "shop.charge", "job_id": "job-1", "key": "k" * 64, "scope": "acme", "seconds": 0.01, "attempt": 2}
 
@@ -235,13 +236,14 @@ def test_every_event_has_a_metric(ledger: Ledger, counting: Counting, kind: type
     assert scrape(ledger)[name] == 1
 
 
-def test_duplicates_releases_and_burials_are_told_apart(ledger: Ledger, counting: Counting) -> None:
+def test_duplicates_releases_burials_and_sweeps_are_told_apart(ledger: Ledger, counting: Counting) -> None:
     for event in (
         event_of(e.DuplicateAnswered, answer=Answer.REPLAYED),
         event_of(e.DuplicateAnswered, answer=Answer.BUSY),
         event_of(e.JobReleased, cause=Cause.RETRY),
         event_of(e.JobReleased, cause=Cause.CRASH),
         event_of(e.JobBuried, reason=Reason.CRASHED),
+        event_of(e.JobSwept, lost=Lost.WORKER),
     ):
         counting(event)
     counting.flush()
@@ -252,6 +254,7 @@ def test_duplicates_releases_and_burials_are_told_apart(ledger: Ledger, counting
     assert metrics['oncelery_decisions_total{decision="duplicate",task="shop.charge"}'] == 2
     assert metrics['oncelery_releases_total{cause="crash",task="shop.charge"}'] == 1
     assert metrics['oncelery_burials_total{reason="crashed",task="shop.charge"}'] == 1
+    assert metrics['oncelery_sweeps_total{lost="worker",task="shop.charge"}'] == 1
     assert metrics['celery_task_retries_total{name="shop.charge"}'] == 1
 
 

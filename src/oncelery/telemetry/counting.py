@@ -46,6 +46,8 @@ def detail_of(event: e.Event) -> str:
             return cause
         case e.JobBuried(reason=reason):
             return reason
+        case e.JobSwept(lost=lost):
+            return lost
         case _:
             return ""
 

@@ -30,7 +30,7 @@ LINES: dict[type[e.Event], tuple[int, str]] = {
     e.CancelRequested: (logging.INFO, f"asked to end: {_SUBJECT}"),
     e.JobRevived: (logging.INFO, f"revived: {_SUBJECT}"),
     e.JobDiscarded: (logging.INFO, f"discarded: {_SUBJECT}"),
-    e.JobSwept: (logging.INFO, f"publishing again, its message or worker seems lost: {_SUBJECT}"),
+    e.JobSwept: (logging.INFO, f"publishing again, its %(lost)s seems lost: {_SUBJECT}"),
 }
 
 #: The same events, where a worker was lost.

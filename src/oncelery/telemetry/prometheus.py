@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from oncelery.errors import OnceleryError
-from oncelery.events import DuplicateAnswered, JobBuried, JobReleased
+from oncelery.events import DuplicateAnswered, JobBuried, JobReleased, JobSwept
 from oncelery.job import Cause, State, Tally
 from oncelery.ledger import Ledger
 from oncelery.telemetry.counting import RUN, RUN_BOUNDS, RUN_MICROSECONDS, SEPARATOR
@@ -29,8 +29,13 @@ _logger = logging.getLogger("oncelery")
 #: Decisions that are also counted by a detail: the metric and its label.
 DETAILED = {
     DuplicateAnswered.decision: ("oncelery_duplicates", "answer", "Duplicates, by what they were answered"),
-    JobReleased.decision: ("oncelery_releases", "cause", "Runs that ended without finishing their job, by cause"),
+    JobReleased.decision: (
+        "oncelery_releases",
+        "cause",
+        "Runs that ended without finishing their job, and said so or had a parent that did, by cause",
+    ),
     JobBuried.decision: ("oncelery_burials", "reason", "Jobs that became dead letters, by reason"),
+    JobSwept.decision: ("oncelery_sweeps", "lost", "Jobs that were published again, by what seemed lost"),
 }
 
 Counts = Mapping[tuple[str, str], int]
