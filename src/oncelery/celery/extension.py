@@ -241,11 +241,14 @@ class Oncelery:
     @cached_property
     def jobs(self) -> Jobs:
         """Jobs to look at and to cancel."""
-        return Jobs(
-            self.ledger,
-            read=self.reading,
-            terminate=lambda job_id: self.app.control.revoke(job_id, terminate=True),
-        )
+        return Jobs(self.ledger, read=self.reading, terminate=self._terminate)
+
+    def _terminate(self, job_id: str) -> None:
+        try:
+            # Who waits for it is told here: a thread cannot be ended, and nothing is recorded of what its run comes to.
+            self.app.backend.mark_as_revoked(job_id, "terminated")
+        finally:
+            self.app.control.revoke(job_id, terminate=True)
 
     @cached_property
     def dead_letters(self) -> DeadLetters:
