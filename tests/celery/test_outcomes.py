@@ -225,13 +225,13 @@ def test_a_run_that_was_superseded_leaves_everything_to_the_one_that_took_over(h
 
 
 def test_whoever_waits_for_a_terminated_job_is_told_so_though_its_run_cannot_be_ended(hand: Hand) -> None:
-    ids = []
+    ids: list[str] = []
 
     def stubborn() -> str:
         hand.once.jobs.cancel(ids[0], terminate=True)
         return "done"
 
-    result = hand.once.task(stubborn, name="stubborn", shared=False).delay()
+    result: Any = hand.once.task(stubborn, name="stubborn", shared=False).delay()
     ids.append(result.id)
 
     hand.deliver()
