@@ -93,11 +93,7 @@ def test_it_is_silent_on_postgresql_and_rabbitmq(shop: Shop, rabbitmq: RabbitMQS
 
 
 def test_what_celery_does_by_default_is_found(shop: Shop) -> None:
-    assert found(shop(recommended=False)) == {
-        "broker-retries",
-        "broker-retry-on-startup",
-        "prefetch",
-    }
+    assert found(shop(recommended=False)) == {"broker-retries", "prefetch"}
 
 
 @pytest.mark.parametrize(
@@ -109,6 +105,7 @@ def test_what_celery_does_by_default_is_found(shop: Shop) -> None:
         ("acks-on-failure", {"task_acks_on_failure_or_timeout": False}),
         ("visibility-timeout", {"broker_transport_options": {"visibility_timeout": 60}}),
         ("prefetch", {"worker_prefetch_multiplier": 8}),
+        ("broker-retry-on-startup", {"broker_connection_retry_on_startup": False}),
         ("beat-retention", {"oncelery_namespace": "n1"}),
     ],
 )

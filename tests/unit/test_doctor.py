@@ -114,7 +114,7 @@ PLANTED = [
     ("consumer-timeout", replace(stored(p99={"shop.charge": timedelta(hours=1)}), broker=BrokerFacts(kind="amqp"))),
     ("quorum-delivery-limit", quorum({})),
     ("quorum-delivery-limit", quorum({"x-delivery-limit": 3, "x-dead-letter-exchange": "dead"})),
-    ("broker-retry-on-startup", configured(broker_connection_retry_on_startup=None)),
+    ("broker-retry-on-startup", configured(broker_connection_retry_on_startup=False)),
     ("broker-retries", configured(broker_connection_max_retries=100)),
     ("broker-retries", configured(broker_connection_retry=False)),
     ("prefetch", replace(configured(worker_prefetch_multiplier=4), broker=BrokerFacts(kind="amqp"))),
@@ -163,6 +163,7 @@ PLANTED = [
 def test_a_good_set_up_has_no_findings() -> None:
     assert examine(GOOD) == ()
     assert examine(on_postgres()) == ()
+    assert examine(configured(broker_connection_retry_on_startup=None)) == ()
     assert examine(quorum({"x-delivery-limit": -1})) == ()
     assert examine(quorum({}, version=(3, 12))) == ()
     assert examine(replace(charging(keeps_result=False), conf={**GOOD.conf, "result_expires": 60})) == ()
@@ -184,12 +185,29 @@ def test_every_check_has_something_planted_for_it_and_a_name_and_a_reason_of_its
 
 
 def test_errors_come_first_and_what_is_ignored_does_not_come() -> None:
-    facts = replace(GOOD, conf={**GOOD.conf, "broker_connection_retry_on_startup": None, "accept_content": ["pickle"]})
+    facts = replace(GOOD, conf={**GOOD.conf, "broker_connection_retry_on_startup": False, "accept_content": ["pickle"]})
 
     assert [finding.severity for finding in examine(facts)] == [Severity.ERROR, Severity.WARNING]
     assert [finding.check for finding in examine(facts, ignore=["pickle-accepted"])] == ["broker-retry-on-startup"]
     with pytest.raises(ConfigurationError, match="no such check: nonsense"):
         examine(facts, ignore=["nonsense"])
+
+
+def test_a_time_of_the_app_is_told_of_once_and_a_tasks_own_by_its_name() -> None:
+    def told(**own: Mapping[str, float]) -> list[tuple[str, str]]:
+        usual: Mapping[str, Any] = {"lease": 2, "history": 60, "retention": 0}
+        tasks = [TaskFacts(name=name, policy=Policy.of(**{**usual, **times})) for name, times in own.items()]
+        facts = replace(GOOD, settings=Settings(policy=usual), tasks=tuple(tasks), schedule=())
+        return [(finding.what, finding.fix) for finding in examine(facts)]
+
+    assert told(a={}, b={}, c={"lease": 30, "history": 86400}) == [
+        ("the app has a history of 60 s", "Oncelery(app, history=86400)"),
+        ("the app has a lease of 2 s", "Oncelery(app, lease=30)"),
+    ]
+    assert told(a={"lease": 3, "history": 30}) == [
+        ("task a has a history of 30 s", "@once.task(history=86400)"),
+        ("task a has a lease of 3 s", "@once.task(lease=30)"),
+    ]
 
 
 def test_a_store_can_be_examined_alone() -> None:

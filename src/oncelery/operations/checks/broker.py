@@ -89,9 +89,10 @@ def quorum_delivery_limit(facts: Facts) -> Iterator[Complaint]:
 @warning
 def broker_retry_on_startup(facts: Facts) -> Iterator[Complaint]:
     """A worker that is started while the broker is away ends instead of waiting for it."""
-    if facts.conf and not facts.conf.get("broker_connection_retry_on_startup"):
+    # Where it is not set, broker_connection_retry holds for the start, too.
+    if facts.conf.get("broker_connection_retry_on_startup") is False:
         yield (
-            "broker_connection_retry_on_startup is not set",
+            "broker_connection_retry_on_startup is off",
             "app.conf.broker_connection_retry_on_startup = True  # or Oncelery(app, recommended=True)",
         )
 

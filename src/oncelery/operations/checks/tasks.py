@@ -8,6 +8,7 @@ from datetime import timedelta
 
 from oncelery.operations.checks.check import Complaint, error, warning
 from oncelery.operations.facts import Facts, TaskFacts
+from oncelery.policy import Policy
 
 #: Words in the name of a task that does something to the world.
 EFFECTS = re.compile(
@@ -67,24 +68,14 @@ def acks_on_failure(facts: Facts) -> Iterator[Complaint]:
 def lease_too_short(facts: Facts) -> Iterator[Complaint]:
     """A lease that one slow answer or pause outlasts lapses under a living run, which is then run a second time."""
     least = max(SHORTEST_LEASE, facts.store.round_trip * ROUND_TRIPS)
-    for task, policy in facts.guarded:
-        if policy.lease < least:
-            yield (
-                f"task {task.name} has a lease of {policy.lease.total_seconds():g} s",
-                f"@once.task(lease={max(30, int(least.total_seconds()))})",
-            )
+    yield from _shorter(facts, "lease", least, enough=max(30, int(least.total_seconds())))
 
 
 @error
 def history_too_short(facts: Facts) -> Iterator[Complaint]:
     """A message that the broker delivers once more when its job is forgotten is a new job, and takes effect again."""
     least = max(facts.visibility_timeout or SHORTEST_HISTORY, SHORTEST_HISTORY)
-    for task, policy in facts.guarded:
-        if policy.history < least:
-            yield (
-                f"task {task.name} has a history of {policy.history.total_seconds():g} s",
-                f"@once.task(history={2 * least.total_seconds():.0f})",
-            )
+    yield from _shorter(facts, "history", least, enough=int(2 * least.total_seconds()))
 
 
 @warning
@@ -156,3 +147,14 @@ CHECKS = (
 
 def _last(task: TaskFacts) -> str:
     return task.name.rpartition(".")[2]
+
+
+def _shorter(facts: Facts, option: str, least: timedelta, *, enough: int) -> Iterator[Complaint]:
+    """Complain of a time that is the app's once, and of a task's own by its name."""
+    usual = getattr(Policy.of(**facts.settings.policy), option)
+    spans = {task.name: getattr(policy, option) for task, policy in facts.guarded}
+    if usual < least and usual in spans.values():
+        yield f"the app has a {option} of {usual.total_seconds():g} s", f"Oncelery(app, {option}={enough})"
+    for name, span in spans.items():
+        if span < least and span != usual:
+            yield f"task {name} has a {option} of {span.total_seconds():g} s", f"@once.task({option}={enough})"
