@@ -199,6 +199,7 @@ def test_cancelling_tells_what_became_of_each_job(desk: Desk) -> None:
     assert desk.run("cancel", "job-queued").exit_code == 0
 
 
+@pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
 def test_terminating_needs_the_app(desk: Desk, app: Callable[..., Result]) -> None:
     desk.begin("a")
 
