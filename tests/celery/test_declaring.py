@@ -161,19 +161,34 @@ def test_a_second_extension_does_not_send_through_the_first(app: Celery) -> None
     assert first.send_task == second.send_task == own
 
 
-def test_a_guarded_task_keeps_the_apps_own_task_class() -> None:
+def test_a_guarded_task_keeps_the_apps_own_task_class_however_it_is_declared() -> None:
     class Polite(Task):  # type: ignore[type-arg]
-        def greeting(self) -> str:
-            return f"please {self.name}"
+        ignore_result = True
 
-    app = Celery("shop", set_as_current=False, task_cls=Polite)
+        def __init__(self) -> None:
+            self.word = "please"
+
+        def greeting(self) -> str:
+            return f"{self.word} {self.name}"
+
+    class Stern(IdempotentTask):
+        abstract = True
+
+    def nothing() -> None: ...
+
+    app: Any = Celery("shop", set_as_current=False, task_cls=Polite)
     once: Any = Oncelery(app, store="memory://")
 
-    @once.task(name="charge")  # type: ignore[untyped-decorator]
-    def charge() -> None: ...
+    once.task(name="charge")(nothing)
+    app.task(name="refund", base=IdempotentTask)(nothing)
+    shared_task(name="rebate", base=IdempotentTask)(nothing)
+    app.task(name="bill", base=Stern)(nothing)
 
-    assert charge.greeting() == "please charge"
-    assert isinstance(charge, IdempotentTask)
+    guarded = [app.tasks[name] for name in ("charge", "refund", "rebate")]
+    assert [task.greeting() for task in guarded] == ["please charge", "please refund", "please rebate"]
+    assert all(isinstance(task, IdempotentTask) and task.ignore_result for task in guarded)
+    # A class of your own is all that you say it is.
+    assert not isinstance(app.tasks["bill"], Polite)
 
 
 def test_a_task_called_directly_is_a_plain_function(app: Celery) -> None:

@@ -10,7 +10,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from celery import Celery
-from celery.utils.imports import symbol_by_name
 
 from oncelery.celery.callbacks import Callbacks, declare
 from oncelery.celery.flusher import Flusher
@@ -196,18 +195,9 @@ class Oncelery:
     def task(self, *functions: Callable[..., Any], **options: Any) -> Any:
         """Declare a guarded task: Policy's options are ours, with the app's defaults; all others go to `app.task`."""
         ours = {name: options.pop(name) for name in Policy.__dataclass_fields__ if name in options}
-        options.setdefault("base", self._base())
+        options.setdefault("base", IdempotentTask)
         declare: Any = self.app.task(once=ours, **options)
         return declare(functions[0]) if functions else declare
-
-    def _base(self) -> type[IdempotentTask]:
-        """The class of guarded tasks: ours, on top of the app's own where it has one, such as Celery's for Django."""
-        own: type[Any] = symbol_by_name(self.app.task_cls)
-        if issubclass(IdempotentTask, own):
-            return IdempotentTask
-        if issubclass(own, IdempotentTask):
-            return own
-        return type("IdempotentTask", (IdempotentTask, own), {"abstract": True})
 
     def _send_task(self, name: str, *positional: Any, **options: Any) -> Any:
         """Send by name: through the task, if it is a guarded one that this process knows."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, assert_never
 from celery import Task
 from celery.exceptions import Ignore, Reject, Retry
 from celery.utils import uuid
+from celery.utils.imports import symbol_by_name
 from kombu.exceptions import OperationalError
 
 from oncelery.answers import Buried, Busy, Cancelled, Finished, Later
@@ -66,6 +67,15 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
 
     #: The options of this task: a Policy, or a dict of what Policy.of takes.
     once: Policy | Mapping[str, Any] | None = None
+
+    def __init_subclass__(cls) -> None:
+        """Put a task that is made of a function on top of the app's own class, too, such as Celery's for Django."""
+        super().__init_subclass__()
+        # Only those that Celery makes of functions are born with their app.
+        app = vars(cls).get("app")
+        if app and cls.__bases__ == (IdempotentTask,):
+            own: type[Any] = symbol_by_name(app.task_cls)
+            cls.__bases__ = (own,) if issubclass(own, IdempotentTask) else (IdempotentTask, own)
 
     @classmethod
     def on_bound(cls, app: Celery) -> None:
