@@ -13,9 +13,10 @@ from billiard.process import current_process
 from oncelery.answers import Granted
 from oncelery.celery import keeper
 from oncelery.events import Event, LeaseLost
-from oncelery.job import Lease, Submission
+from oncelery.job import Cause, Lease, State, Submission
 from oncelery.ledger import Ledger
 from oncelery.policy import Policy
+from oncelery.settlement import Release
 from oncelery.stores.memory import MemoryStore
 from oncelery.testing.clock import FakeClock
 
@@ -111,3 +112,25 @@ def test_a_lease_that_the_child_shows_meanwhile_is_not_given_up_for_the_lost_one
             parent.look(after=0.3)
 
     assert parent.is_held(lease)
+
+
+@pytest.mark.parametrize(("settled", "cause"), [(False, Cause.HANDBACK), (True, Cause.CRASH)])
+def test_a_child_that_was_told_to_end_hands_its_job_back_but_a_later_death_is_a_crash(
+    parent: Parent, monkeypatch: pytest.MonkeyPatch, *, settled: bool, cause: Cause
+) -> None:
+    monkeypatch.setattr(keeper, "publish_again", lambda *_, **__: None)
+    lease = parent.begin("job-1")
+    parent.board.interrupted.add("job-1")
+    if settled:
+        parent.ledger.settle(lease, Release(cause=Cause.RETRY))
+        parent.look(after=0.1)
+        lease = parent.begin("job-1")
+
+    with parent.board.show(lease):
+        monkeypatch.setattr(keeper, "_is_alive", lambda _pid: False)
+        parent.look(after=0.1)
+
+    job = parent.ledger.get("job-1")
+    assert job
+    assert (job.state, job.past[-1].cause) == (State.QUEUED, cause)
+    assert not parent.board.interrupted

@@ -182,7 +182,10 @@ class Keeper(bootsteps.StartStopStep):
         consumer.pool.maintain_pool()
         now = monotonic()
         late = []
-        for held in self._once.board.held():
+        board = list(self._once.board.held())
+        # Who was told to end and has settled its job is forgotten: a later run of that job may crash.
+        self._once.board.interrupted &= {held.lease.job_id for held in board}
+        for held in board:
             if not _is_alive(held.pid):
                 # The request of a child that the parent has ended itself does not report it.
                 handback = held.lease.job_id in self._once.board.interrupted
