@@ -83,6 +83,8 @@ class Cause(StrEnum):
     HANDBACK = "handback"
     CRASH = "crash"
     LAPSE = "lapse"
+    #: It failed for good; later its job was revived.
+    BURIAL = "burial"
 
 
 class Lost(StrEnum):

@@ -155,6 +155,22 @@ def test_a_run_that_followed_one_cut_short_is_told_as_a_takeover(board: Dashboar
     assert "Run 2 took over" in told
 
 
+def test_a_story_goes_on_after_a_revival(board: Dashboard, hand: Hand) -> None:
+    job_id = bury(hand)
+    hand.clock.advance(seconds=1)
+
+    hand.once.dead_letters.revive(job_id)
+    revived = text_of(board.get(f"/jobs/{job_id}"))
+    hand.deliver_all()
+    buried_again = text_of(board.get(f"/jobs/{job_id}"))
+
+    assert revived.count("Run 1 began") == 1
+    assert "Run 1 failed for good, and was revived" in revived
+    assert buried_again.count("Run 1 began") == 2
+    assert buried_again.count("Run 1 failed for good, and was revived") == 1
+    assert "Buried" in buried_again
+
+
 def test_arguments_are_shown_by_name_and_without_secrets(board: Dashboard, hand: Hand) -> None:
     job_id = hand.tasks.joining.delay("o-1", {"amount": 500, "card_number": "4111 1111", "api-key": "sk_live"}).id
 

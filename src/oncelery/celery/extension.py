@@ -256,7 +256,8 @@ class Oncelery:
             self.callbacks.expect(job.id, notify, again=True)
         publish_again(self, job)
 
-    def _rewrite(self, job: Job, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> bytes:
+    def _rewrite(self, job: Job, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> tuple[bytes, str]:
+        corrected = args is not None or kwargs is not None
         message = Message.unpack(self.app, job.body or b"")
         # Whoever corrects a call has seen it without its secrets.
         args = None if args is None else restored(args, message.args)
@@ -265,10 +266,15 @@ class Oncelery:
         task = self.app.tasks.get(message.task)
         if task is not None and task.typing:
             task.__header__(*message.args, **message.kwargs)
-        if job.scope and isinstance(task, IdempotentTask):
+        key = job.key
+        if isinstance(task, IdempotentTask) and (corrected or job.scope):
             # Corrected or not, it stays what its tenant may ask for.
-            task.identity.of(message.args, message.kwargs, task_id=job.id, scope=job.scope)
-        return message.pack(self.app)
+            found = task.identity.of(
+                message.args, message.kwargs, namespace=self.namespace, task_id=job.id, scope=job.scope
+            )
+            # A digest tells of a key that the caller chose, which no arguments change.
+            key = found.key if corrected and not job.digest else key
+        return message.pack(self.app), key
 
     def doctor(self, *, ignore: Collection[str] = ()) -> tuple[Finding, ...]:
         """Look at app, broker, store and workers; tell what is wrong, why, and the line that mends it, errors first."""

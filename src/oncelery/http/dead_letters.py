@@ -139,7 +139,7 @@ def _add_reviving(router: APIRouter, service: Service) -> None:
             case Revived(job):
                 return show_job(once, job, status=202)
             case Existing(job):
-                detail = f"job {job.id} has its key, and is {job.state}"
+                detail = f"job {job.id} is or was doing this work, and is {job.state}"
                 raise p.ProblemError(p.SUPERSEDED, detail, job_id=job.id, state=job.state)
             case NotBuried(job):
                 raise _not_buried(job)

@@ -24,8 +24,11 @@ _logger = logging.getLogger("oncelery")
 class Rewrite(Protocol):
     """Writes the body of a dead letter for its new life."""
 
-    def __call__(self, job: Job, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> bytes:
-        """Write it with other arguments, if any are given; raise if it cannot be read, or not be called like this."""
+    def __call__(self, job: Job, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> tuple[bytes, str]:
+        """Write it with other arguments, if any are given, and give the key of the work that it then is.
+
+        Raises if it cannot be read, or not be called like this.
+        """
 
 
 class Fate(StrEnum):
@@ -89,12 +92,16 @@ class DeadLetters:
     ) -> ReviveAnswer:
         """Queue a dead letter again and publish it at once; with `args` or `kwargs`, corrected by these.
 
-        Its key stays what it was. Attempts and retries start anew, and it expires no more; finished steps are kept.
+        Its key stays what it was; but arguments with which it would be the work of another job, that is live or done,
+        are answered with that one. Attempts and retries start anew, and it expires no more; finished steps are kept.
         """
         job = self._dead(job_id)
         if not isinstance(job, Job):
             return job
-        answer = self._ledger.revive(job_id, body=self._rewrite(job, args, kwargs))
+        body, key = self._rewrite(job, args, kwargs)
+        if key != job.key and (rival := self._ledger.last(key)) and _keeps_key(rival):
+            return Existing(rival)
+        answer = self._ledger.revive(job_id, body=body)
         if isinstance(answer, Revived):
             self._send(answer.job)
         return answer

@@ -131,9 +131,9 @@ class Store(Protocol):
     def revive(self, job_id: str, *, body: bytes | None = None) -> ReviveAnswer:
         """Queue a buried job again, with another body if one is given.
 
-        Attempts, crashes and receipts start anew, and it waits behind no other; steps and `past` stay, and the fence
-        is no lower than that of the key's last job. Existing if its key has meanwhile
-        another job that is live, or completed and within retention: the work is or was being done.
+        Attempts, crashes and receipts start anew, and it waits behind no other; steps and `past` stay, the run that
+        buried it goes there too, and the fence is no lower than that of the key's last job. Existing if its key has
+        meanwhile another job that is live, or completed and within retention: the work is or was being done.
         """
 
     def discard(self, job_id: str) -> DiscardAnswer:

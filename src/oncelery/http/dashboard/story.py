@@ -17,6 +17,7 @@ CAUSES: Final[Mapping[Cause, str]] = MappingProxyType(
         Cause.HANDBACK: "was handed back by a worker that stopped",
         Cause.CRASH: "died with its process",
         Cause.LAPSE: "went silent until its lease lapsed",
+        Cause.BURIAL: "failed for good, and was revived",
     }
 )
 
@@ -74,7 +75,8 @@ def runs_of(job: Job, lease: timedelta | None = None) -> list[RunShown]:
     for attempt in job.past:
         runs.append(_past(attempt, before))
         before = attempt
-    if job.begun_at and job.fence and all(attempt.fence != job.fence for attempt in job.past):
+    # A job that was revived has no attempt yet, and no run but those before.
+    if job.begun_at and job.attempt and all(attempt.fence != job.fence for attempt in job.past):
         runs.append(_newest(job, before, lease))
     return runs
 
@@ -88,11 +90,11 @@ def story_of(job: Job, duplicates: Iterable[Duplicate] = ()) -> list[Moment]:
 def _life(job: Job) -> Iterator[Moment]:
     by = f"by {job.caller}, " if job.caller else ""
     yield Moment(at=job.created_at, kind="accepted", what="Accepted", detail=f"{by}for queue {job.queue}")
-    for run in runs_of(job):
+    for place, run in enumerate(runs_of(job)):
         on = f"on {run.worker}, fence {run.fence}" if run.worker else f"fence {run.fence}"
         what = f"Run {run.number} {'took over' if run.took_over else 'began'}"
         yield Moment(at=run.begun_at, kind="took over" if run.took_over else "began", what=what, detail=on)
-        if run.ended_at and run.fence != job.fence:
+        if run.ended_at and place < len(job.past):
             yield Moment(at=run.ended_at, kind="ended", what=f"Run {run.number} {run.end}", error=run.error)
     if job.settled_at and job.state in _ENDS:
         yield Moment(at=job.settled_at, kind=job.state, what=_ENDS[job.state], detail=job.reason, error=job.error)

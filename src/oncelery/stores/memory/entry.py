@@ -152,26 +152,30 @@ class Entry:
 
     def end_run(self, now: datetime, cause: Cause, error: Failure | None = None) -> None:
         """Move the run to the past, before the job is queued, granted again, or ended."""
+        self._note_run(now, cause, error)
         job = self.job
-        assert job.begun_at is not None  # noqa: S101 - a running job has begun
-        attempt = Attempt(
-            number=job.attempt,
-            fence=job.fence,
-            worker=job.worker,
-            begun_at=job.begun_at,
-            ended_at=now,
-            cause=cause,
-            error=error,
-        )
         self.interrupted = self.interrupted or cause is not Cause.RETRY
         self.job = replace(
             job,
-            past=(*job.past, attempt)[-PAST_KEPT:],
             attempt=job.attempt - (cause is Cause.HANDBACK),
             crashes=job.crashes + (cause in (Cause.CRASH, Cause.LAPSE)),
             error=error or job.error,
             lease_until=None,
         )
+
+    def _note_run(self, ended_at: datetime, cause: Cause, error: Failure | None) -> None:
+        job = self.job
+        assert job.begun_at is not None  # noqa: S101 - there is a run to note
+        attempt = Attempt(
+            number=job.attempt,
+            fence=job.fence,
+            worker=job.worker,
+            begun_at=job.begun_at,
+            ended_at=ended_at,
+            cause=cause,
+            error=error,
+        )
+        self.job = replace(job, past=(*job.past, attempt)[-PAST_KEPT:])
 
     def queue(self, now: datetime, delay: timedelta) -> None:
         """Back to queued; its message counts as sent when the delay is over."""
@@ -202,6 +206,10 @@ class Entry:
 
     def revive(self, now: datetime, fence: int) -> None:
         """Buried to queued, with all counters cleared, under no lower fence than the key's last job had."""
+        job = self.job
+        noted = job.past[-1].begun_at if job.past else None
+        if job.begun_at and job.settled_at and job.begun_at != noted:
+            self._note_run(job.settled_at, Cause.BURIAL, job.error)
         self.interrupted = False
         self.forget_receipts()
         self.cancel_reason = self.trail_id = ""

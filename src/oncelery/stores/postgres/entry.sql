@@ -152,6 +152,15 @@ AS 'SELECT array_agg(name ORDER BY name) FROM steps WHERE job_id = p_id';
 CREATE OR REPLACE FUNCTION step_values(p_id text) RETURNS bytea[] LANGUAGE sql STABLE SET search_path FROM CURRENT
 AS 'SELECT array_agg(value ORDER BY name) FROM steps WHERE job_id = p_id';
 
+-- A job's past, with the run that has ended.
+CREATE OR REPLACE FUNCTION past_with_run(p_job jobs, p_ended timestamptz, p_cause text, p_error json) RETURNS json[]
+LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
+  SELECT array_append(p_job.past[greatest(1, cardinality(p_job.past) + 2 - past_kept()):], json_build_object(
+    'number', p_job.attempt, 'fence', p_job.fence, 'worker', p_job.worker, 'begun_at', p_job.begun_at,
+    'ended_at', p_ended, 'cause', p_cause, 'error', p_error
+  ))
+$$;
+
 -- Move the run to the past, before the job is queued, granted again, or ended.
 CREATE OR REPLACE FUNCTION end_run(p_id text, p_cause text, p_error json, p_now timestamptz) RETURNS jobs
 LANGUAGE plpgsql AS $$
@@ -159,10 +168,7 @@ DECLARE
   job jobs;
 BEGIN
   UPDATE jobs SET
-    past = array_append(past[greatest(1, cardinality(past) + 2 - past_kept()):], json_build_object(
-      'number', attempt, 'fence', fence, 'worker', worker, 'begun_at', begun_at, 'ended_at', p_now, 'cause', p_cause,
-      'error', p_error
-    )),
+    past = past_with_run(jobs, p_now, p_cause, p_error),
     attempt = attempt - (p_cause = 'handback')::integer,
     crashes = crashes + (p_cause IN ('crash', 'lapse'))::integer,
     interrupted = interrupted OR p_cause <> 'retry',

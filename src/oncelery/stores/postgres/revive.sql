@@ -8,6 +8,7 @@ DECLARE
   now timestamptz;
   other jobs;
   v_fence bigint;
+  noted timestamptz;
 BEGIN
   job := hold(p_id, NULL);
   now := coalesce(p_now, clock_timestamp());
@@ -27,6 +28,10 @@ BEGIN
   END IF;
 
   PERFORM amend(p_id, p_body, job.digest);
+  noted := job.past[cardinality(job.past)] ->> 'begun_at';
+  IF job.begun_at IS DISTINCT FROM noted THEN
+    UPDATE jobs SET past = past_with_run(job, job.settled_at, 'burial', job.error) WHERE id = p_id;
+  END IF;
   UPDATE jobs SET newest = false WHERE key = job.key AND newest RETURNING fence INTO v_fence;
   -- Neither the job it waited behind nor the one that waited for it has to do with this new life.
   UPDATE jobs SET

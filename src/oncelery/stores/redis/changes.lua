@@ -88,16 +88,25 @@ local function queue(job, delay)
   }, now + delay + SLOW_CHECK)
 end
 
--- The run goes to the job's past, before the job is queued, granted again or ended.
-local function end_run(job, cause, failure)
-  local crashed = cause == 'crash' or cause == 'lapse'
-  local past = job.past and cjson.decode(job.past) or {}
-  past[#past + 1] = { job.attempt, job.fence, job.worker or '', job.begun_at, at, cause, failure or '' }
+local function past_of(job)
+  return job.past and cjson.decode(job.past) or {}
+end
+
+-- The job's past, with the run that has ended.
+local function past_with_run(job, ended_at, cause, failure)
+  local past = past_of(job)
+  past[#past + 1] = { job.attempt, job.fence, job.worker or '', job.begun_at, ended_at, cause, failure or '' }
   if #past > PAST_KEPT then
     table.remove(past, 1)
   end
+  return cjson.encode(past)
+end
+
+-- The run goes to the job's past, before the job is queued, granted again or ended.
+local function end_run(job, cause, failure)
+  local crashed = cause == 'crash' or cause == 'lapse'
   update(job, {
-    past = cjson.encode(past),
+    past = past_with_run(job, at, cause, failure),
     attempt = job.attempt - (cause == 'handback' and 1 or 0),
     crashes = crashed and (job.crashes or 0) + 1 or job.crashes,
     interrupted = cause ~= 'retry' and '1' or job.interrupted,

@@ -23,8 +23,11 @@ if body then
   call('SET', ns .. 'body:' .. job.id, body)
   job.amended = '1'
 end
+local past = past_of(job)
+local noted = #past > 0 and past[#past][4]
 update(job, {
   amended = job.amended,
+  past = job.begun_at and job.begun_at ~= noted and past_with_run(job, job.settled_at, 'burial', job.error) or job.past,
   attempt = '0',
   crashes = false,
   interrupted = false,

@@ -16,7 +16,7 @@ from oncelery.answers import (
     Revived,
     Settled,
 )
-from oncelery.job import DISCARDED, Cause, OnDuplicate, Query, Reason, State
+from oncelery.job import DISCARDED, Attempt, Cause, OnDuplicate, Query, Reason, State
 from oncelery.settlement import Bury, Complete
 from oncelery.stores.base import SLOW_CHECK, Store
 from oncelery.testing.clock import FakeClock
@@ -91,7 +91,42 @@ class Burying(Fixtures):
             crashes=0,
             reason="",
             error=None,
+            past=(
+                *before.past,
+                Attempt(
+                    number=2,
+                    fence=lease.fence,
+                    worker=before.worker,
+                    begun_at=before.begun_at or clock.now,
+                    ended_at=before.settled_at or clock.now,
+                    cause=Cause.BURIAL,
+                    error=BOOM,
+                ),
+            ),
         )
+
+    def test_a_run_that_is_in_the_past_is_not_put_there_again_by_a_revival(
+        self, store: Store, clock: FakeClock
+    ) -> None:
+        lapsed(store, clock)
+        begin(store, holder="second", max_crashes=0)
+        assert seen(store).state is State.BURIED
+
+        for _ in range(2):
+            store.revive(JOB)
+            # Buried again, without another run.
+            store.received(JOB, limit=0)
+
+        assert [attempt.cause for attempt in seen(store).past] == [Cause.LAPSE]
+
+    def test_a_job_that_was_buried_before_it_began_has_no_past(self, store: Store) -> None:
+        accepted(store)
+        store.received(JOB, limit=0)
+        assert seen(store).state is State.BURIED
+
+        store.revive(JOB)
+
+        assert seen(store).past == ()
 
     def test_a_revived_job_begins_with_its_steps_and_a_clean_slate(self, store: Store, clock: FakeClock) -> None:
         store.record(lapsed(store, clock), step=("paid", b"yes"))
