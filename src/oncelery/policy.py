@@ -11,6 +11,7 @@ from typing import Any, Literal
 from oncelery.errors import ConfigurationError
 from oncelery.fingerprint import KeyChoice, Paths
 from oncelery.job import DEFAULT_HISTORY, DEFAULT_RETENTION, LONGEST, Durability, OnDuplicate
+from oncelery.spelling import refuse_unknown
 
 #: How long a run may go unseen before another may begin.
 DEFAULT_LEASE = timedelta(seconds=30)
@@ -59,11 +60,14 @@ class Policy:
     notify: str = ""
 
     @classmethod
+    def names(cls) -> frozenset[str]:
+        """Name all options."""
+        return frozenset(entry.name for entry in fields(cls))
+
+    @classmethod
     def of(cls, **options: Any) -> Policy:  # noqa: ANN401 - checked one by one
         """Make a policy of what people write: words for choices, seconds for times, one error class for several."""
-        unknown = options.keys() - {field.name for field in fields(cls)}
-        if unknown:
-            raise ConfigurationError(f"no such option: {', '.join(sorted(unknown))}")
+        refuse_unknown(options, cls.names(), what="option")
         return cls(**{name: _READ[name](name, value) if name in _READ else value for name, value in options.items()})
 
     def __post_init__(self) -> None:

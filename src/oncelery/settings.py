@@ -52,18 +52,19 @@ class Settings:
     policy: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
+    def names(cls) -> frozenset[str]:
+        """Name all that may be set for the whole app, the options of tasks among it."""
+        return frozenset(entry.name for entry in fields(cls)) - {"policy"} | Policy.names()
+
+    @classmethod
     def gather(cls, given: Mapping[str, Any], conf: Callable[[str], Any]) -> Settings:
-        """Take each setting from where it is said first; unknown names are refused."""
-        own = {entry.name for entry in fields(cls)} - {"policy"}
-        options = {entry.name for entry in fields(Policy)}
-        unknown = given.keys() - own - options
-        if unknown:
-            raise ConfigurationError(f"no such setting: {', '.join(sorted(unknown))}")
+        """Take each setting from where it is said first."""
         found: dict[str, Any] = {
-            name: value for name in own | options if (value := _first(name, given, conf)) is not None
+            name: value for name in cls.names() if (value := _first(name, given, conf)) is not None
         }
+        options = Policy.names()
         return cls(
-            **{name: value for name, value in found.items() if name in own},
+            **{name: value for name, value in found.items() if name not in options},
             policy={name: value for name, value in found.items() if name in options},
         )
 

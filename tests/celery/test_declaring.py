@@ -12,6 +12,13 @@ from guarded.world import unshared_tasks
 from oncelery import TASK_ID, ConfigurationError, IdempotentTask, Oncelery, Policy, current_run
 from oncelery.job import Durability, OnDuplicate
 
+#: What Celery reads of a task's options besides its attributes.
+CELERYS = (
+    *("name", "bind", "shared", "filter", "lazy", "pydantic", "pydantic_strict", "pydantic_context"),
+    *("pydantic_dump_kwargs", "autoretry_for", "dont_autoretry_for", "retry_backoff", "retry_backoff_max"),
+    *("retry_jitter", "retry_kwargs"),
+)
+
 
 class RefusedError(Exception):
     pass
@@ -315,8 +322,35 @@ def test_an_unknown_option_of_ours_is_reported_when_the_app_is_finalized(app: Ce
     @app.task(base=IdempotentTask, once={"leese": 3}, name="misspelt")
     def misspelt() -> None: ...
 
-    with pytest.raises(ConfigurationError, match=r"'misspelt': no such option: leese"):
+    with pytest.raises(ConfigurationError, match=r"'misspelt': no such option: leese \(did you mean lease\?\)"):
         app.finalize()
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [("on_duplicates", "on_duplicate"), ("retry_for", "retry_on"), ("max_attempt", "max_attempts"), ("keys", "key")],
+)
+def test_an_option_that_looks_like_one_of_ours_is_refused_where_it_is_written(
+    app: Celery, written: str, meant: str
+) -> None:
+    once: Any = Oncelery(app)
+
+    with pytest.raises(ConfigurationError, match=rf"no such option: {written} \(did you mean {meant}\?\)"):
+        once.task(**{written: 1})
+
+
+def test_what_celery_knows_and_attributes_of_your_own_are_left_to_celery(app: Celery) -> None:
+    class Keyed(IdempotentTask):
+        abstract = True
+        keys: tuple[str, ...] = ()
+
+    once: Any = Oncelery(app)
+
+    @once.task(base=Keyed, keys=("a", "b"), team="payments")  # type: ignore[untyped-decorator]
+    def owned() -> None: ...
+
+    assert (owned.keys, owned.team) == (("a", "b"), "payments")
+    assert callable(once.task(**dict.fromkeys([*CELERYS, *vars(Task)])))
 
 
 # Threads

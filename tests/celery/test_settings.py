@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from types import SimpleNamespace
@@ -121,6 +122,41 @@ def test_the_environment_says_numbers_where_numbers_are_meant_and_text_where_tex
 def test_a_wrong_setting_is_named(make_app: MakeApp, settings: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigurationError, match=named):
         _ = Oncelery(make_app(), **({"store": "memory://"} | settings)).settings
+
+
+def test_a_setting_that_does_not_exist_is_refused_where_it_is_given(make_app: MakeApp) -> None:
+    app = make_app()
+
+    with pytest.raises(ConfigurationError, match=r"^no such setting: stroe \(did you mean store\?\)$"):
+        Oncelery(app, stroe="memory://")
+
+    assert not hasattr(app, "oncelery")
+
+
+@pytest.mark.parametrize(
+    ("name", "namespace", "told"),
+    [
+        ("oncelery_retenton", None, "oncelery_retenton (did you mean oncelery_retention?)"),
+        ("CELERY_ONCELERY_RETENTON", "CELERY", "CELERY_ONCELERY_RETENTON (did you mean CELERY_ONCELERY_RETENTION?)"),
+        ("oncelery_xyz", None, "oncelery_xyz"),
+        ("oncelery_xyz", "CELERY", "oncelery_xyz"),
+    ],
+)
+def test_a_setting_that_does_not_exist_is_refused_in_the_apps_configuration(
+    name: str, namespace: str | None, told: str
+) -> None:
+    app = Celery("shop", set_as_current=False)
+    app.config_from_object({name: 3600}, namespace=namespace)
+
+    with pytest.raises(ConfigurationError, match=f"^no such setting: {re.escape(told)}$"):
+        _ = Oncelery(app, store="memory://").settings
+
+
+def test_what_is_not_behind_the_apps_namespace_is_not_ours_to_refuse() -> None:
+    app = Celery("shop", set_as_current=False)
+    app.config_from_object(SimpleNamespace(ONCELERY_TEAM="payments", CELERY_ONCELERY_LEASE=3), namespace="CELERY")
+
+    assert Oncelery(app).settings.policy == {"lease": 3}
 
 
 def test_a_wrong_number_in_the_environment_is_named(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:

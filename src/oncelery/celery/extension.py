@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from celery import Celery
+from celery.utils.text import match_case
 
 from oncelery.celery.callbacks import Callbacks, declare
 from oncelery.celery.flusher import Flusher
@@ -33,7 +34,8 @@ from oncelery.operations.duplicates import Duplicates
 from oncelery.operations.jobs import Jobs
 from oncelery.operations.redaction import SECRETS, Redaction, restored
 from oncelery.policy import Backoff, Policy
-from oncelery.settings import Settings
+from oncelery.settings import PREFIX, Settings
+from oncelery.spelling import SURELY, asked_back, nearest, refuse_unknown
 from oncelery.stores import open_store
 from oncelery.telemetry.counting import Counting
 from oncelery.telemetry.logging import log
@@ -76,6 +78,7 @@ class Oncelery:
     """
 
     def __init__(self, app: Celery[Any], *, recommended: bool = False, **settings: Any) -> None:
+        refuse_unknown(settings, Settings.names(), what="setting")
         self.app = app
         self._given = settings
         #: Made here, before any child is forked, so that all of them see it.
@@ -108,7 +111,9 @@ class Oncelery:
     @cached_property
     def settings(self) -> Settings:
         """The settings, read when they are first needed: the app may be configured after this was made."""
-        return Settings.gather(self._given, self.app.conf.get)
+        settings = Settings.gather(self._given, self.app.conf.get)
+        _refuse_misspelt(self.app.conf)
+        return settings
 
     @cached_property
     def ledger(self) -> Ledger:
@@ -194,8 +199,8 @@ class Oncelery:
     ) -> Callable[[Callable[..., Any]], IdempotentTask]: ...
     def task(self, *functions: Callable[..., Any], **options: Any) -> Any:
         """Declare a guarded task: Policy's options are ours, with the app's defaults; all others go to `app.task`."""
-        ours = {name: options.pop(name) for name in Policy.__dataclass_fields__ if name in options}
-        options.setdefault("base", IdempotentTask)
+        ours = {name: options.pop(name) for name in Policy.names() & options.keys()}
+        _refuse_lookalikes(options, options.setdefault("base", IdempotentTask))
         declare: Any = self.app.task(once=ours, **options)
         return declare(functions[0]) if functions else declare
 
@@ -287,3 +292,21 @@ class Oncelery:
     def sweep(self) -> Swept:
         """Publish what is lost, delete what is old; what the workers do by themselves."""
         return sweep(self, self.ledger)
+
+
+def _refuse_misspelt(conf: Any) -> None:
+    """Refuse what the app's configuration has under a name that begins like those of ours, and is none."""
+    names = Settings.names()
+    prefixes = {PREFIX, match_case(conf.prefix + PREFIX, conf.prefix)} if conf.prefix else {PREFIX}
+    for prefix in prefixes:
+        written = [name.removeprefix(prefix) for name in conf if name.startswith(prefix)]
+        refuse_unknown(written, {match_case(name, prefix) for name in names}, what="setting", prefix=prefix)
+
+
+def _refuse_lookalikes(options: Collection[str], base: type[Any]) -> None:
+    """Refuse what looks like an option of ours: Celery would make an attribute of it, and nobody would know."""
+    for name in options:
+        if not hasattr(base, name) and (meant := nearest(name, Policy.names(), alike=SURELY)):
+            raise ConfigurationError(
+                f"no such option: {name}{asked_back(meant)}; an attribute of your own is set on the task itself"
+            )
