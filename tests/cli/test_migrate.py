@@ -72,6 +72,18 @@ def test_what_cannot_be_done_is_told_in_a_line(options: list[str], told: str) ->
     assert "Traceback" not in failed.output
 
 
+@pytest.mark.parametrize(
+    ("package", "url", "extra"),
+    [("sqlalchemy", "sqlite:///books.db", "sqlalchemy"), ("psycopg", "postgresql://localhost/books", "postgres")],
+)
+def test_a_driver_that_is_missing_is_told_with_the_extra_that_brings_it(
+    package: str, url: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+
+    assert f"pip install 'oncelery[{extra}]'" in migrate("--effects", url).output
+
+
 def test_a_ledger_on_redis_has_nothing_to_migrate(valkey: ValkeyServer) -> None:
     assert "nothing to migrate" in migrate("--store", valkey.url).output
 

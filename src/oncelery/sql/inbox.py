@@ -29,6 +29,9 @@ KEPT_AT_LEAST = timedelta(days=1)
 PRUNE_EVERY = 100
 PRUNE_LIMIT = 200
 
+#: The extra of ours that brings a package.
+_EXTRAS = {"psycopg": "postgres", "sqlalchemy": "sqlalchemy"}
+
 #: How each database says it.
 _DIALECTS = {
     "postgresql": {
@@ -110,7 +113,7 @@ def create(url: str) -> None:
                 for statement in statements:
                     connection.exec_driver_sql(statement)
     except Exception as error:
-        raise ConfigurationError(f"could not make {TABLE}: {error}") from error
+        raise ConfigurationError(f"could not make {TABLE}: {error}{_remedy(error)}") from error
 
 
 class Inbox:
@@ -182,6 +185,11 @@ def _words(dialect: str) -> dict[str, str]:
             "there, make the effect idempotent by run.idempotency_key(...) or by run.fence"
         )
     return _DIALECTS[dialect]
+
+
+def _remedy(error: Exception) -> str:
+    extra = _EXTRAS.get(error.name or "") if isinstance(error, ModuleNotFoundError) else None
+    return f": pip install 'oncelery[{extra}]'" if extra else ""
 
 
 def _identity(lease: Lease) -> dict[str, object]:
