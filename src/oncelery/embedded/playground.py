@@ -64,7 +64,7 @@ def charge(order_id: str, amount: int) -> dict[str, Any]:
 
 @once.task(name="demo.poison", key="batch", max_crashes=2)
 def poison(batch: str) -> None:  # noqa: ARG001 - what makes it the work it is
-    """Kill whoever runs this: three times, and then it is a dead letter."""
+    """Kill whoever runs this; the third death makes it a dead letter."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
