@@ -18,6 +18,7 @@ telemetry     what happened, as log lines and figures
 webhooks      call-backs: signed, to public addresses only                               TELL
 celery        the extension, the task class, what the worker's main process does
 http          jobs over HTTP: a FastAPI service, or a router for yours
+embedded      a private Valkey from a wheel, and all of `oncelery up`
 cli           the command `oncelery`
 testing       servers, clocks, failpoints and the conformance suite, for your tests too
 """

@@ -86,7 +86,7 @@ class RowError(OnceleryError, ValueError):
 
 
 class TooLargeError(OnceleryError, ValueError):
-    """A body, result or step is over its limit. Keep it elsewhere and pass a reference, or raise the limit."""
+    """A body, result or step is over its limit. Keep it elsewhere and pass a reference."""
 
 
 class ConfigurationError(OnceleryError, ValueError):

@@ -105,7 +105,7 @@ class JobRevived(Event, frozen=True, kw_only=True):
 
 
 class JobDiscarded(Event, frozen=True, kw_only=True):
-    """A dead letter was deleted."""
+    """A dead letter was ended for good: it is cancelled, and nothing of it will run."""
 
     decision = "discarded"
 

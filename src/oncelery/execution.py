@@ -55,9 +55,6 @@ class Ended:
 class Superseded:
     """The run ended, but the job was no longer its own: nothing of it is recorded."""
 
-    lease: Lease
-    answer: Fenced
-
 
 def execute(
     ledger: Ledger, heartbeat: Heartbeat, call: Call
@@ -86,7 +83,7 @@ def execute(
         answer = settled or _settle(ledger, granted.lease, settlement)
     failpoint("after-settle")
     if isinstance(answer, Fenced):
-        return _found_completed(run) or Superseded(granted.lease, answer)
+        return _found_completed(run) or Superseded()
     return Ended(run, outcome, settlement, answer)
 
 

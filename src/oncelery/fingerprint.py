@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from hashlib import sha256
-from inspect import BoundArguments, Parameter, Signature, signature
+from inspect import BoundArguments, Parameter, signature
 from typing import Any, Final, Literal, TypeAlias
 from uuid import UUID
 
@@ -65,12 +65,11 @@ class Identity:
 
     Args:
         task_name: The task's name; part of every key.
-        call: The function that arguments are bound to, or its signature: `f(1)` and `f(a=1)` are one call.
+        call: The function that arguments are bound to: `f(1)` and `f(a=1)` are one call.
         key: What counts: an argument's name, a dotted path into one, several of these, or a callable that is called
             like the task, with the defaults filled in, and returns any value. None: all arguments. `TASK_ID`: none.
         ignore: Names and paths that do not count. A path through a list is left out of each of its items.
         scope: Names and paths of the tenant; part of every key, whatever `key` says.
-        bound: Whether the first parameter is the task itself.
 
     Raises:
         ConfigurationError: an option names what the task does not take, or leaves nothing that counts.
@@ -81,15 +80,14 @@ class Identity:
     def __init__(
         self,
         task_name: str,
-        call: Callable[..., object] | Signature,
+        call: Callable[..., object],
         *,
         key: KeyChoice = None,
         ignore: Paths = (),
         scope: Paths = (),
-        bound: bool = False,
     ) -> None:
         self.task_name = task_name
-        self._signature = _TaskSignature(task_name, call, bound=bound)
+        self._signature = _TaskSignature(task_name, call)
         self._key = key if key is None or key is TASK_ID or callable(key) else self._signature.paths("key", key)
         self._ignore = self._signature.paths("ignore", ignore)
         self._scope = self._signature.paths("scope", scope)
@@ -203,12 +201,11 @@ class _TaskSignature:
 
     __slots__ = ("_defaults", "_positional", "_rest", "_simple", "_takes_more", "_task_name", "_whole", "names")
 
-    def __init__(self, task_name: str, call: Callable[..., object] | Signature, *, bound: bool) -> None:
-        whole = call if isinstance(call, Signature) else signature(call)
-        parameters = list(whole.parameters.values())[1 if bound else 0 :]
-        kinds = {each.name: each.kind for each in parameters}
+    def __init__(self, task_name: str, call: Callable[..., object]) -> None:
         self._task_name = task_name
-        self._whole = whole.replace(parameters=parameters)
+        self._whole = signature(call)
+        parameters = self._whole.parameters.values()
+        kinds = {each.name: each.kind for each in parameters}
         self._positional = tuple(name for name, kind in kinds.items() if kind is Parameter.POSITIONAL_OR_KEYWORD)
         self._defaults = {each.name: each.default for each in parameters if each.default is not Parameter.empty}
         self._rest = next((name for name, kind in kinds.items() if kind is Parameter.VAR_POSITIONAL), None)

@@ -135,6 +135,15 @@ def test_a_story_tells_every_run_with_worker_and_fence_and_every_duplicate_in_or
     assert job.key[:16] in told
 
 
+def test_attempts_are_told_out_of_how_many_where_that_is_what_ends_them(board: Dashboard, hand: Hand) -> None:
+    by_celery = hand.tasks.asks_again.delay(hand.name(), 5).id
+    by_policy = hand.tasks.retried_by_policy.delay(hand.name(), 1).id
+    hand.deliver_all()
+
+    assert " Attempts 6 Crashes " in text_of(board.get(f"/jobs/{by_celery}"))
+    assert " Attempts 2 of 3 Crashes " in text_of(board.get(f"/jobs/{by_policy}"))
+
+
 def test_a_run_that_followed_one_cut_short_is_told_as_a_takeover(board: Dashboard, hand: Hand) -> None:
     name = hand.name()
 
@@ -181,6 +190,21 @@ def test_arguments_are_shown_by_name_and_without_secrets(board: Dashboard, hand:
     assert "4111" not in page
     assert "sk_live" not in page
     assert HIDDEN in page
+
+
+def test_arguments_are_shown_by_name_however_their_task_is_wrapped(board: Dashboard, hand: Hand) -> None:
+    def ship(order_id: str, carrier: str) -> None: ...
+    def ship_bound(_task: object, order_id: str, carrier: str) -> None: ...
+
+    tasks = [
+        hand.once.task(ship, name="ship-again", autoretry_for=(KeyError,), shared=False),
+        hand.once.task(ship_bound, name="ship-bound", bind=True, shared=False),
+    ]
+
+    for task in tasks:
+        told = text_of(board.get(f"/jobs/{task.delay('o-1', 'by-sea').id}"))
+        assert re.search(r'"order_id": "o-1".*"carrier": "by-sea"', told)
+        assert "_task" not in told
 
 
 def test_a_job_that_can_be_submitted_is_given_as_a_command(board: Dashboard, hand: Hand) -> None:

@@ -37,12 +37,12 @@ TALLY = Tally(states=dict.fromkeys(State, 0), lapsed=0, overdue=timedelta(0), de
 CHARGE = TaskFacts(name="shop.charge", policy=Policy(key="order_id"), counted={"order_id": "str"})
 TIDY = TaskFacts(name="shop.tidy", only_one=True)
 
-#: Nothing is wrong with it.
+#: Nothing is wrong with it. (What kombu reads as YAML runs no code.)
 GOOD = Facts(
     store=StoreFacts(scheme="redis", server=REDIS, tally=TALLY, p99={"shop.charge": timedelta(seconds=30)}),
     settings=Settings(store="redis://store"),
     conf={
-        "accept_content": ["json"],
+        "accept_content": ["json", "yaml"],
         "broker_connection_retry": True,
         "broker_connection_retry_on_startup": True,
         "broker_connection_max_retries": None,

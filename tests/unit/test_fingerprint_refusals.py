@@ -72,7 +72,7 @@ def test_a_lone_surrogate_has_no_place_in_a_key(where: str) -> None:
 def test_a_path_that_leads_nowhere_is_refused_with_what_is_there(order: object, reason: str) -> None:
     for option in ("key", "scope"):
         with pytest.raises(FingerprintError, match=f"task 't': `{option}=` names 'order.id', but {reason}"):
-            Identity("t", place, **{option: "order.id"}).of((order,))  # type: ignore[arg-type]
+            Identity("t", place, **{option: "order.id"}).of((order,))
 
 
 def test_an_item_that_is_not_there_is_refused() -> None:

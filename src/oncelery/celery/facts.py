@@ -29,7 +29,7 @@ from oncelery.operations.facts import (
 )
 from oncelery.stores import open_store
 from oncelery.stores.facts import Examinable, ServerFacts
-from oncelery.telemetry.counting import RUN, RUN_BOUNDS, SEPARATOR
+from oncelery.telemetry.counting import bounds_of
 
 if TYPE_CHECKING:
     from oncelery.celery.extension import Oncelery
@@ -110,20 +110,11 @@ def _store(url: str, find_ledger: Callable[[], Ledger]) -> StoreFacts:
 
 def _p99(decisions: Mapping[tuple[str, str], int]) -> dict[str, timedelta]:
     """Read from the counters of runs how long, at least, the slowest one in a hundred takes."""
-    runs: dict[str, dict[str, int]] = {}
+    tasks: dict[str, dict[str, int]] = {}
     for (task, counted), count in decisions.items():
-        word, _, bound = counted.partition(SEPARATOR)
-        if word == RUN and bound:
-            runs.setdefault(task, {})[bound] = count
-    found = {}
-    for task, by_bound in runs.items():
-        enough, total = sum(by_bound.values()) * 0.99, 0
-        for lower, bound in zip(("0", *RUN_BOUNDS), RUN_BOUNDS, strict=False):
-            total += by_bound.get(bound, 0)
-            if total >= enough:
-                found[task] = timedelta(seconds=float(lower))
-                break
-    return found
+        tasks.setdefault(task, {})[counted] = count
+    between = {task: bounds_of(counts, 0.99) for task, counts in tasks.items()}
+    return {task: timedelta(seconds=float(bounds[0])) for task, bounds in between.items() if bounds}
 
 
 def _longest_delay(ledger: Ledger) -> timedelta:

@@ -10,11 +10,9 @@ from celery import Celery
 
 from oncelery.celery.call import REPLACED
 from oncelery.celery.message import read
+from oncelery.operations.checks.app import DANGEROUS
 from oncelery.operations.jobs import Call
 from oncelery.operations.redaction import HIDDEN, Redaction
-
-#: What reading runs code from.
-_CODE = frozenset({"pickle", "application/x-python-serialize"})
 
 
 class Reading:
@@ -44,4 +42,4 @@ class Reading:
     def _read(self, written: bytes) -> Any:
         conf = self._app.conf
         accept = {*conf.accept_content, *(conf.result_accept_content or ())}
-        return read(written, accept=accept - _CODE)
+        return read(written, accept=accept - DANGEROUS)

@@ -6,10 +6,13 @@ dead_letters      look, revive, discard
 duplicates        the audit
 health            metrics, liveness, readiness
 auth, keys        who may do what
+service           what all routes stand on
 submitting        submit(task, …), for routes of yours too
+body, arguments   what a request says; views, what is shown
 idempotency_key   the header
 problems          errors, as problem+json
-watching          one thread that looks, for any number of clients
+watching          one thread that looks, for any number of clients; streaming sends what it sees
+dashboard         the pages
 """
 
 from __future__ import annotations

@@ -52,6 +52,7 @@ _selection: TypeAdapter[Selection] = TypeAdapter(Selection)
 def add_dead_letters(router: APIRouter, service: Service) -> None:
     """Add the routes."""
     _add_reading(router, service)
+    _add_reviving_many(router, service)
     _add_reviving(router, service)
     _add_discarding(router, service)
 
@@ -93,7 +94,7 @@ def _add_reading(router: APIRouter, service: Service) -> None:
         return answer_json(dead_letter_of(job, once.jobs.call(job)))
 
 
-def _add_reviving(router: APIRouter, service: Service) -> None:
+def _add_reviving_many(router: APIRouter, service: Service) -> None:
     once, operates = service.once, Depends(service.access(Role.OPERATE))
 
     @router.post(
@@ -118,6 +119,10 @@ def _add_reviving(router: APIRouter, service: Service) -> None:
             dry_run=chosen.dry_run,
         )
         return answer_json(revival)
+
+
+def _add_reviving(router: APIRouter, service: Service) -> None:
+    once, operates = service.once, Depends(service.access(Role.OPERATE))
 
     @router.post(
         "/dead-letters/{job_id}/revive",

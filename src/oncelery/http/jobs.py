@@ -52,6 +52,7 @@ def add_jobs(router: APIRouter, service: Service) -> None:
     for task in service.tasks.values():
         _add_task(router, service, task)
     _add_reading(router, service)
+    _add_looking(router, service)
     _add_watching(router, service)
     _add_cancelling(router, service)
 
@@ -140,9 +141,8 @@ def _add_reading(router: APIRouter, service: Service) -> None:
         )
 
 
-def _add_watching(router: APIRouter, service: Service) -> None:
-    once, admit = service.once, service.access(Role.READ)
-    reads = Depends(admit)
+def _add_looking(router: APIRouter, service: Service) -> None:
+    once, reads = service.once, Depends(service.access(Role.READ))
 
     @router.get(
         "/jobs/{job_id}",
@@ -173,6 +173,11 @@ def _add_watching(router: APIRouter, service: Service) -> None:
         if shown.headers["ETag"] == if_none_match:
             return Response(status_code=304, headers={"ETag": if_none_match})
         return shown
+
+
+def _add_watching(router: APIRouter, service: Service) -> None:
+    admit = service.access(Role.READ)
+    reads = Depends(admit)
 
     @router.get(
         "/jobs/{job_id}/events",

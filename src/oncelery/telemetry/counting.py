@@ -37,6 +37,17 @@ RUN = "run"
 RUN_MICROSECONDS = "run microseconds"
 
 
+def bounds_of(counts: Mapping[str, int], share: float) -> tuple[str, str] | None:
+    """Tell between which bounds so large a share of a task's runs came to their end; None before any has."""
+    runs = [counts.get(f"{RUN}{SEPARATOR}{bound}", 0) for bound in RUN_BOUNDS]
+    enough, total = sum(runs) * share, 0
+    for lower, bound, count in zip(("0", *RUN_BOUNDS), RUN_BOUNDS, runs, strict=False):
+        total += count
+        if total and total >= enough:
+            return lower, bound
+    return None
+
+
 def detail_of(event: e.Event) -> str:
     """Tell what else is counted of an event, beside its word; empty if nothing is."""
     match event:

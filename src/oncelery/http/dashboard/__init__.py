@@ -1,6 +1,7 @@
 """The dashboard: why a job ran, who holds it, what a duplicate was answered; and acting on it, safely.
 
 app         create_dashboard: the routes
+desk        what all pages stand on
 session     who is signed in, and that a form is ours
 rendering   templates, names of static files, headers
 live        a page that is open changes with the ledger

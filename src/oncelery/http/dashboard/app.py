@@ -30,7 +30,7 @@ from oncelery.http.dashboard.session import (
     with_key,
 )
 from oncelery.http.keys import KeySource
-from oncelery.http.problems import ProblemError, problem_of
+from oncelery.http.problems import STORE_UNAVAILABLE, ProblemError, problem_of
 from oncelery.http.streaming import EventStream
 from oncelery.http.submitting import in_thread
 from oncelery.job import State
@@ -176,29 +176,29 @@ class Site:
 
     async def _show(self, request: Request, caller: Caller, show: Callable[[], Shown]) -> Response:
         try:
-            shown = await in_thread(self._read, caller, show)
+            shown = await self._shown(caller, show)
         except ElsewhereError as found:
             address = urls_of(request).job(found.job_id)
             joined = "&" if "?" in address else "?"
             return RedirectResponse(f"{address}{joined}notice={found.notice}" if found.notice else address, 303)
-        except HTTPException as error:
-            shown = _trouble(error)
-        except StoreUnavailableError as error:
-            shown = _down(error)
         return self._answer(request, shown, caller)
 
     async def _look(self, request: Request, caller: Caller, show: pages.Page) -> str:
         """Render what an open page shows now; a store that is away is shown as well, until it is back."""
         asked = _asked(request)
         try:
-            shown = await in_thread(self._read, caller, lambda: show(self._desk, caller, asked))
+            shown = await self._shown(caller, lambda: show(self._desk, caller, asked))
         except ElsewhereError:
             return ""
-        except HTTPException as error:
-            shown = _trouble(error)
-        except StoreUnavailableError as error:
-            shown = _down(error)
         return render(shown.template, self._values(request, shown, caller), live=True)
+
+    async def _shown(self, caller: Caller, show: Callable[[], Shown]) -> Shown:
+        try:
+            return await in_thread(self._read, caller, show)
+        except HTTPException as error:
+            return _trouble(error)
+        except StoreUnavailableError as error:
+            return _trouble(ProblemError(STORE_UNAVAILABLE, str(error)))
 
     def _read(self, caller: Caller, show: Callable[[], Shown]) -> Shown:
         """Read what a page shows, and what its frame tells."""
@@ -251,8 +251,3 @@ def _trouble(error: HTTPException) -> Shown:
     title = error.problem.title if isinstance(error, ProblemError) else "There is no such page"
     values: Mapping[str, Any] = {"title": title, "detail": error.detail, "status": error.status_code}
     return Shown(template="trouble.html", values=values, status=error.status_code)
-
-
-def _down(error: StoreUnavailableError) -> Shown:
-    values = {"title": "The ledger does not answer", "detail": str(error), "status": 503}
-    return Shown(template="trouble.html", values=values, status=503)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from inspect import Parameter
 from typing import TYPE_CHECKING, Any, Final
 
 from oncelery.http.auth import Access, Caller
@@ -90,11 +92,9 @@ class Desk:
     def parameters(self, task: str) -> list[str]:
         """Name what the task takes by place, where it is known here."""
         found: Any = self.once.app.tasks.get(task)
-        code = getattr(getattr(found, "run", None), "__code__", None)
-        if code is None:
-            return []
-        names = list(code.co_varnames[: code.co_argcount])
-        return names[1:] if names[:1] == ["self"] else names
+        # By its signature: what runs may be wrapped, by `autoretry_for` or by `@only_one`.
+        parameters = inspect.signature(found.run).parameters.values() if found else ()
+        return [each.name for each in parameters if each.kind is Parameter.POSITIONAL_OR_KEYWORD]
 
     def policy(self, task: str) -> Policy | None:
         """Give a task's policy, where it is known here."""

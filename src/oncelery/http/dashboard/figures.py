@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 from oncelery.events import DuplicateAnswered, JobReleased, RunBegan
 from oncelery.job import Cause, Duplicate, DuplicateCount, Page, State, Tally
 from oncelery.operations.queries import each
-from oncelery.telemetry.counting import RUN, RUN_BOUNDS, RUN_MICROSECONDS, SEPARATOR
+from oncelery.telemetry.counting import RUN, RUN_BOUNDS, RUN_MICROSECONDS, SEPARATOR, bounds_of
 
 if TYPE_CHECKING:
     from oncelery.celery.extension import Oncelery
@@ -196,12 +196,10 @@ class TaskFigures:
 
     def within(self, share: float) -> str:
         """Tell within how many seconds so large a share of all runs ended: the bound that the counters know."""
-        enough, total = self.runs * share, 0
-        for lower, bound in zip(("0", *RUN_BOUNDS), RUN_BOUNDS, strict=False):
-            total += self.counts[f"{RUN}{SEPARATOR}{bound}"]
-            if total and total >= enough:
-                return f"> {_worded(lower)}" if bound == "+Inf" else f"≤ {_worded(bound)}"
-        return ""
+        lower, bound = bounds_of(self.counts, share) or ("", "")
+        if bound == "+Inf":
+            return f"> {_worded(lower)}"
+        return f"≤ {_worded(bound)}" if bound else ""
 
 
 def by_task(decisions: Mapping[tuple[str, str], int]) -> dict[str, TaskFigures]:

@@ -12,7 +12,7 @@ from oncelery.operations.facts import Facts
 MOST_OVERDUE = timedelta(seconds=60)
 
 #: Content that is code: reading it runs it.
-DANGEROUS = frozenset({"pickle", "application/x-python-serialize", "yaml", "application/x-yaml"})
+DANGEROUS = frozenset({"pickle", "application/x-python-serialize"})
 
 
 @error

@@ -18,13 +18,12 @@ def server_facts(connection: BoundedConnection, namespace: str, *, migrates: boo
     told = connection.execute(_ASK).fetchone()
     assert told is not None  # noqa: S101 - it is one row
     number, now, replica = told
-    have, need = schema.installed(connection, namespace), schema.required()
     return ServerFacts(
         kind="postgresql",
         version=(number // 10_000, number % 10_000),
         now=now,
         says=dict(connection.execute(_ASK_SETTINGS, (list(SETTINGS),)).fetchall()),
         replica=replica,
-        ready=have.migration >= need.migration and have.revision >= need.revision,
+        ready=schema.installed(connection, namespace).covers(schema.required()),
         migrates=migrates,
     )

@@ -37,6 +37,10 @@ class Version:
     migration: int
     revision: int
 
+    def covers(self, need: Version) -> bool:
+        """Whether this is that version, or a newer one."""
+        return self.migration >= need.migration and self.revision >= need.revision
+
 
 def required() -> Version:
     """Tell what this version of the package needs."""
@@ -56,16 +60,15 @@ def installed(connection: BoundedConnection, schema: str) -> Version:
 
 def verify(connection: BoundedConnection, schema: str) -> None:
     """Raise ConfigurationError unless the ledger is of this version, or a newer one."""
-    have, need = installed(connection, schema), required()
-    if have.migration < need.migration or have.revision < need.revision:
+    have = installed(connection, schema)
+    if not have.covers(required()):
         state = "has no ledger" if have == Version(0, 0) else "has the ledger of an older version"
         raise ConfigurationError(f"the schema {schema!r} {state}: run `oncelery migrate`")
 
 
 def migrate(connection: BoundedConnection, schema: str) -> None:
     """Bring the ledger to this version. Nothing is done to one that has it, or a newer one."""
-    have, need = installed(connection, schema), required()
-    if have.migration >= need.migration and have.revision >= need.revision:
+    if installed(connection, schema).covers(required()):
         return
     connection.silence_seconds = MIGRATION_SECONDS
     with connection.transaction():

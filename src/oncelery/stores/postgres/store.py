@@ -46,41 +46,12 @@ _IDENTITY = (
     b"SELECT system_identifier || '/' || oid FROM pg_control_system(), pg_database WHERE datname = current_database()"
 )
 
-# The answers that consist of a job, by the name that the verb's function gives.
-_RESERVE: dict[str, Callable[[Job], a.ReserveAnswer]] = {
-    "Reserved": a.Reserved,
-    "Existing": a.Existing,
-    "Mismatched": a.Mismatched,
-}
-_BEGIN: dict[str, Callable[[Job], a.BeginAnswer]] = {
-    "Busy": a.Busy,
-    "Later": a.Later,
-    "Finished": a.Finished,
-    "Buried": a.Buried,
-    "Cancelled": a.Cancelled,
-    "Mismatched": a.Mismatched,
-}
-_CANCEL: dict[str, Callable[[Job], a.CancelAnswer]] = {
-    "Requested": a.Requested,
-    "Finished": a.Finished,
-    "Cancelled": a.Cancelled,
-}
-_REVIVE: dict[str, Callable[[Job], a.ReviveAnswer]] = {
-    "Revived": a.Revived,
-    "Existing": a.Existing,
-    "NotBuried": a.NotBuried,
-}
-_DISCARD: dict[str, Callable[[Job], a.DiscardAnswer]] = {
-    "Discarded": a.Discarded,
-    "NotBuried": a.NotBuried,
-}
-_RECEIVED: dict[str, Callable[[Job], a.ReceivedAnswer]] = {
-    "Busy": a.Busy,
-    "Buried": a.Buried,
-    "Finished": a.Finished,
-    "Cancelled": a.Cancelled,
-}
-
+#: The answers that consist of a job, by the name that the verb's function gives.
+_OF_A_JOB = (
+    *(a.Reserved, a.Existing, a.Mismatched, a.Busy, a.Later, a.Finished, a.Buried, a.Cancelled),
+    *(a.Requested, a.Revived, a.NotBuried, a.Discarded),
+)
+_ANSWERS: dict[str, Callable[[Job], Any]] = {answer.__name__: answer for answer in _OF_A_JOB}
 
 #: No limit.
 NO_QUOTA = Quota()
@@ -139,7 +110,7 @@ class PostgresStore:
         limits = (quota.max_active, quota.per_minute)
         values = (*_work(submission), submission.delay, *_keeping(submission), on_duplicate, *limits)
         [(answer, wait, *job)] = self._call("reserve", values, "answer, wait, {job}")
-        return a.Full(wait) if answer == "Full" else _RESERVE[answer](rows.job_of(job))
+        return a.Full(wait) if answer == "Full" else _answer(answer, job)
 
     def reserving(self, submission: Submission, *, on_duplicate: OnDuplicate) -> Callable[[], a.ReserveAnswer]:
         return partial(self.reserve, submission, on_duplicate=on_duplicate)
@@ -149,12 +120,11 @@ class PostgresStore:
     ) -> a.BeginAnswer:
         values = (*_work(submission), *_keeping(submission), holder, worker, lease, max_crashes, hold)
         [(answer, interrupted, *columns)] = self._call("begin", values, "answer, (job).interrupted, {job}")
-        if answer == "Absent":
-            return a.Absent()
-        job = rows.job_of(columns)
         if answer == "Granted":
+            job = rows.job_of(columns)
             return a.Granted(job.lease(lease, submission.durability), interrupted, job.steps, job.body)
-        return _BEGIN[answer](job)
+        declined: a.BeginAnswer = _answer(answer, columns)
+        return declined
 
     def renew(self, leases: Sequence[Lease]) -> Sequence[a.RenewAnswer]:
         if not leases:
@@ -185,28 +155,24 @@ class PostgresStore:
         return a.Recorded(cancel_requested) if answer == "Recorded" else a.Fenced(_state(state))
 
     def cancel(self, job_id: str, *, reason: str, force: bool = False) -> a.CancelAnswer:
-        [(answer, *job)] = self._call("cancel", (job_id, reason, force, False), "answer, {job}")
-        return a.Absent() if answer == "Absent" else _CANCEL[answer](rows.job_of(job))
+        told: a.CancelAnswer = self._tell("cancel", (job_id, reason, force, False))
+        return told
 
     def withdraw(self, job_id: str, *, reason: str) -> a.CancelAnswer | a.Existing:
-        [(answer, *job)] = self._call("cancel", (job_id, reason, False, True), "answer, {job}")
-        if answer == "Existing":
-            return a.Existing(rows.job_of(job))
-        return a.Absent() if answer == "Absent" else _CANCEL[answer](rows.job_of(job))
+        told: a.CancelAnswer | a.Existing = self._tell("cancel", (job_id, reason, False, True))
+        return told
 
     def revive(self, job_id: str, *, body: bytes | None = None) -> a.ReviveAnswer:
-        [(answer, *job)] = self._call("revive", (job_id, body), "answer, {job}")
-        return a.Absent() if answer == "Absent" else _REVIVE[answer](rows.job_of(job))
+        told: a.ReviveAnswer = self._tell("revive", (job_id, body))
+        return told
 
     def discard(self, job_id: str) -> a.DiscardAnswer:
-        [(answer, *job)] = self._call("discard", (job_id,), "answer, {job}")
-        return a.Absent() if answer == "Absent" else _DISCARD[answer](rows.job_of(job))
+        told: a.DiscardAnswer = self._tell("discard", (job_id,))
+        return told
 
     def received(self, job_id: str, *, limit: int, lease: timedelta | None = None) -> a.ReceivedAnswer:
         [(answer, counted, *job)] = self._call("received", (job_id, limit, lease), "answer, counted, {job}")
-        if answer == "Counted":
-            return a.Counted(counted)
-        return a.Absent() if answer == "Absent" else _RECEIVED[answer](rows.job_of(job))
+        return a.Counted(counted) if answer == "Counted" else _answer(answer, job)
 
     def due(self, *, limit: int, empty_queues: Collection[str] = ()) -> Sequence[Job]:
         return [rows.job_of(row) for row in self._call("due", (limit, list(empty_queues)), "{job}")]
@@ -257,6 +223,10 @@ class PostgresStore:
     def close(self) -> None:
         self._session.close()
 
+    def _tell(self, verb: str, values: Sequence[object]) -> Any:  # noqa: ANN401 - each verb knows which answers it has
+        [(answer, *job)] = self._call(verb, values, "answer, {job}")
+        return _answer(answer, job)
+
     def _call(self, verb: str, values: Sequence[object], columns: str = "*") -> list[Row]:
         """Call the verb's function with these values and the time."""
         statement = self._statements.get(verb)
@@ -278,6 +248,10 @@ def _work(submission: Submission) -> tuple[object, ...]:
 
 def _keeping(submission: Submission) -> tuple[object, ...]:
     return (submission.retention, submission.history, submission.durability is Durability.SAFE)
+
+
+def _answer(name: str, job: Sequence[Any]) -> Any:  # noqa: ANN401 - each verb knows which answers its own function gives
+    return a.Absent() if name == "Absent" else _ANSWERS[name](rows.job_of(job))
 
 
 def _state(word: str | None) -> State | None:

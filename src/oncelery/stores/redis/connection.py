@@ -7,8 +7,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from redis import exceptions as driver
 
@@ -98,8 +97,13 @@ class Server:
     def facts(self) -> ServerFacts:
         """Ask the server about itself, on a connection that is not left over from before it was restarted."""
         self.close()
-        with store_errors(), self._take() as link:
-            return link.facts()
+        try:
+            link = self._take()
+            told = link.facts()
+        except driver.RedisError as error:
+            raise mapped(error) from error
+        self._idle.append(link)
+        return told
 
     def close(self) -> None:
         """Close what is idle. The next command connects again."""
@@ -132,7 +136,7 @@ class Server:
 
 
 class Link:
-    """One open connection; a context that gives it back, or closes it after anything that may leave a reply unread."""
+    """One open connection, which is given back after use, or closed after anything that may leave a reply unread."""
 
     def __init__(self, address: Address, node: tuple[str, int] | None, prefix: bytes, idle: list[Link]) -> None:
         self._connection = address.open(node)
@@ -223,34 +227,12 @@ class Link:
         except driver.ResponseError as error:
             return error
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._give_back(error)
-
-    def _give_back(self, error: BaseException | None) -> None:
+    def _give_back(self, error: BaseException) -> None:
         # An exception from elsewhere (a time limit, Ctrl-C) may come between a command and its reply.
-        if error is None or isinstance(error, (driver.ResponseError, StoreUnavailableError, ConfigurationError)):
+        if isinstance(error, (driver.ResponseError, StoreUnavailableError, ConfigurationError)):
             self._idle.append(self)
         else:
             self.close()
-
-
-class store_errors:  # noqa: N801 - reads as what it does: `with store_errors():`
-    """Maps every error of the driver."""
-
-    __slots__ = ()
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if isinstance(error, driver.RedisError):
-            raise mapped(error) from error
 
 
 def mapped(error: driver.RedisError) -> OnceleryError:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from redis.exceptions import ResponseError
-
 from oncelery.errors import ConfigurationError, StoreUnavailableError
+from oncelery.stores.redis.facts import information, setting
 from oncelery.stores.redis.scripts import command
 
 #: How much of the time for a reply the server may wait; the rest is for the way.
@@ -48,24 +47,11 @@ def choose_barrier(
     milliseconds = b"%d" % (seconds * SHARE_OF_REPLY * 1000)
     # From Redis 7.2 on, only a connection that has written has anything to wait for; a verb that is sent again has not.
     mark = command(b"SET", key, b"")
-    persists = _read_facts(ask(command(b"INFO", b"persistence")))[b"aof_enabled"] == b"1"
+    persists = information(ask, "persistence").get("aof_enabled") == "1"
     if persists and version >= WAITAOF_SINCE:
         return Barrier((mark, command(b"WAITAOF", b"1", b"%d" % replicas, milliseconds)), 1, replicas)
     if replicas:
         return Barrier((mark, command(b"WAIT", b"%d" % replicas, milliseconds)), 0, replicas)
-    if persists and _fsyncs_always(ask):
+    if persists and setting(ask, "appendfsync").get("appendfsync") == "always":
         return Barrier()
     raise ConfigurationError(NO_WAY)
-
-
-def _read_facts(text: bytes) -> Mapping[bytes, bytes]:
-    lines = (line.partition(b":") for line in text.splitlines())
-    return {name: value for name, _, value in lines}
-
-
-def _fsyncs_always(ask: Callable[[bytes], Any]) -> bool:
-    try:
-        setting = ask(command(b"CONFIG", b"GET", b"appendfsync"))
-    except ResponseError:
-        return False  # a hosted server may hide its settings
-    return b"always" in (setting.values() if isinstance(setting, Mapping) else setting)

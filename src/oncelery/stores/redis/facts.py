@@ -15,7 +15,7 @@ from oncelery.stores.redis.scripts import command
 
 def server_facts(ask: Callable[[bytes], Any], *, version: tuple[int, ...], replicas: int) -> ServerFacts:
     """Ask the server that answers here; what our user may not ask stays unknown."""
-    says = _information(ask) | _setting(ask, "appendfsync")
+    says = information(ask) | setting(ask, "appendfsync")
     seconds, microseconds = (int(part) for part in ask(command(b"TIME")))
     return ServerFacts(
         kind="redis",
@@ -27,16 +27,18 @@ def server_facts(ask: Callable[[bytes], Any], *, version: tuple[int, ...], repli
     )
 
 
-def _information(ask: Callable[[bytes], Any]) -> dict[str, str]:
+def information(ask: Callable[[bytes], Any], *sections: str) -> dict[str, str]:
+    """Read what INFO tells; nothing, if our user may not ask."""
     try:
-        told: bytes = ask(command(b"INFO"))
+        told: bytes = ask(command(b"INFO", *sections))
     except ResponseError:
         return {}
     lines = (line.partition(":") for line in told.decode().splitlines())
     return {name: value for name, _, value in lines}
 
 
-def _setting(ask: Callable[[bytes], Any], name: str) -> dict[str, str]:
+def setting(ask: Callable[[bytes], Any], name: str) -> dict[str, str]:
+    """Read one of its settings; nothing, if it hides them."""
     try:
         told = ask(command(b"CONFIG", b"GET", name))
     except ResponseError:
