@@ -14,6 +14,7 @@ from guarded.web import client_of
 from oncelery import ConfigurationError
 from oncelery.http import ApiKey, Role, create_app, create_router, new_key
 from oncelery.http import keys as keys_module
+from oncelery.http.auth import tell_local
 
 # Keys
 
@@ -99,15 +100,18 @@ def test_a_key_is_kept_as_its_hash_and_has_256_bits() -> None:
 def test_without_keys_only_this_machine_is_answered_and_that_is_said(
     hand: Hand, caplog: pytest.LogCaptureFixture
 ) -> None:
+    tell_local.cache_clear()
     with caplog.at_level(logging.WARNING, "oncelery"):
-        app = create_app(hand.once)
+        app, _, _ = create_app(hand.once), create_app(hand.once), create_router(hand.once)
 
-    assert "only callers on this machine are answered" in caplog.text
+    assert caplog.text.count("only callers on this machine are answered") == 1
     for here in ("127.0.0.1", "127.8.8.8", "::1"):
         assert client_of(app, host=here).get("/jobs").status_code == 200
     for elsewhere in ("10.0.0.7", "192.168.1.9", "93.184.216.34", "::ffff:10.0.0.1", "fe80::1", "nonsense"):
         for path in ("/jobs", "/openapi.json", "/docs", "/healthz", "/nowhere"):
-            assert client_of(app, host=elsewhere).get(path).status_code == 403, (elsewhere, path)
+            refused = client_of(app, host=elsewhere).get(path)
+            assert refused.status_code == 403, (elsewhere, path)
+            assert refused.json()["detail"].endswith("give `keys=` to create_router or create_app")
 
 
 @pytest.mark.parametrize("name", ["evil.example", "127.0.0.1.nip.io", "localhost.evil.example", "169.254.169.254"])

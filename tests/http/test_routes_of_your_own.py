@@ -8,7 +8,7 @@ from fastapi.testclient import TestClient
 from guarded.hand import Hand
 from guarded.web import client_of, problem
 
-from oncelery import PayloadMismatchError, StoreUnavailableError
+from oncelery import DuplicateTaskError, PayloadMismatchError, StoreUnavailableError
 from oncelery.http import create_router, idempotency_key, map_errors, submit
 
 
@@ -29,7 +29,11 @@ def own(hand: Hand) -> TestClient:
 
     @app.get("/fails/{kind}")
     def fails(kind: str) -> None:
-        raise {"store": StoreUnavailableError, "payload": PayloadMismatchError}[kind]
+        raise {
+            "store": StoreUnavailableError(),
+            "payload": PayloadMismatchError(),
+            "politely": DuplicateTaskError("Thank you, we have it."),
+        }[kind]
 
     return client_of(app)
 
@@ -60,6 +64,28 @@ def test_an_error_of_ours_that_your_route_raises_is_answered_as_a_problem(own: T
     assert second.json()["location"] == f"/api/jobs/{first.json()['id']}"
     assert problem(own.get("/fails/store")) == "store-unavailable"
     assert problem(own.get("/fails/payload")) == "payload-mismatch"
+
+
+def test_the_schema_of_your_route_says_that_it_must_have_a_key(own: TestClient) -> None:
+    (name, key) = own.get("/openapi.json").json()["paths"]["/orders/{name}"]["post"]["parameters"]
+
+    assert name["name"] == "name"
+    assert (key["name"], key["in"], key["required"]) == ("Idempotency-Key", "header", True)
+
+
+def test_words_for_those_who_declare_the_task_are_not_told_to_callers_and_words_of_yours_are(
+    own: TestClient, hand: Hand
+) -> None:
+    name, key = hand.name(), {"Idempotency-Key": "evt-1"}
+    own.post(f"/orders/{name}", headers=key)
+
+    duplicate = own.post(f"/orders/{name}", headers=key).json()["detail"]
+    mismatch = own.post(f"/orders/{hand.name()}", headers=key).json()["detail"]
+
+    assert "follow that job" in duplicate
+    assert "under a new key" in mismatch
+    assert not [word for word in ("on_duplicate", "key=", "`") if word in duplicate + mismatch]
+    assert own.get("/fails/politely").json()["detail"] == "Thank you, we have it."
 
 
 def test_without_the_mapping_a_missing_key_is_still_a_bad_request() -> None:

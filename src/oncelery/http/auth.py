@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
@@ -58,7 +58,7 @@ class Access:
     def __init__(self, keys: KeySource | None = None) -> None:
         self._keys = None if keys is None else Keys(keys)
         if self._keys is None:
-            _logger.warning("no API keys are configured: only callers on this machine are answered")
+            tell_local()
 
     @property
     def local(self) -> bool:
@@ -104,16 +104,27 @@ def require_local(request: HTTPConnection) -> None:
         ProblemError: by the peer's address, by a proxy's headers, or because a page from elsewhere is asking: a browser
             on this machine would carry its question here, and by DNS rebinding even the answer back.
     """
-    why = "no API keys are configured, so only this machine itself is answered"
     # None: over a Unix socket, which has its own permissions.
     if request.client is not None and not _is_loopback(request.client.host):
-        raise ProblemError(FORBIDDEN, why)
+        raise _elsewhere()
     if any(name in request.headers for name in _FORWARDED):
-        raise ProblemError(FORBIDDEN, f"{why}, and this comes through a proxy")
+        raise _elsewhere(", and this comes through a proxy")
     origin = request.headers.get("origin")
     for host in (request.headers.get("host", ""), *([urlsplit(origin).netloc] if origin else ())):
         if not _is_here(host):
-            raise ProblemError(FORBIDDEN, f"{why}, and that under its own name: localhost or 127.0.0.1, not {host!r}")
+            raise _elsewhere(f", and that under its own name: localhost or 127.0.0.1, not {host!r}")
+
+
+# Once: an app asks in more than one place, and so may several apps.
+@cache
+def tell_local() -> None:
+    """Say in the log of this process whom it answers."""
+    _logger.warning("Oncelery has no API keys (`keys=`): only callers on this machine are answered")
+
+
+def _elsewhere(more: str = "") -> ProblemError:
+    why = f"no API keys are configured, so only this machine itself is answered{more}"
+    return ProblemError(FORBIDDEN, f"{why}; give `keys=` to create_router or create_app")
 
 
 async def _local(request: Request) -> Caller:

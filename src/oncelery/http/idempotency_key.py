@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Final
 
-from fastapi import Header, Request
+from fastapi import Depends, Header, Request
 
 from oncelery.http.problems import KEY_MALFORMED, KEY_MISSING, ProblemError
 
@@ -42,16 +42,21 @@ def read_key(request: Request, *, required: bool = False) -> str | None:
     return _escaped.sub(r"\1", given[0][1:-1]) if given[0].startswith('"') else given[0]
 
 
+async def _read(request: Request) -> str:
+    key = read_key(request, required=True)
+    assert key is not None  # noqa: S101 - it was required
+    return key
+
+
 async def idempotency_key(
-    request: Request,
-    _documented: Annotated[str | None, Header(alias=NAME, description=f"1 to {LONGEST} characters")] = None,
+    # Read before FastAPI looks at the header, which would answer 422 where there is none.
+    key: Annotated[str, Depends(_read)],
+    _documented: Annotated[str, Header(alias=NAME, description=f"1 to {LONGEST} characters")],
 ) -> str:
     """Give the key of the request to your own route: `key: Annotated[str, Depends(idempotency_key)]`.
 
     Without one, or with a malformed one, the request is answered 400.
     """
-    key = read_key(request, required=True)
-    assert key is not None  # noqa: S101 - it was required
     return key
 
 

@@ -85,6 +85,12 @@ PROBLEMS: Mapping[type[OnceleryError], Problem] = {
     StoreUnavailableError: STORE_UNAVAILABLE,
 }
 
+#: What is told to a caller in the place of words of ours that are for those who declare the task.
+_TO_CALLERS: Mapping[str | None, str] = {
+    DuplicateTaskError.__doc__: "follow that job by its id, or send this again when it has ended",
+    PayloadMismatchError.__doc__: "send another payload under a new key, or the first one again under this",
+}
+
 #: Problems that pass: their answers say when to ask again.
 _PASSING = frozenset({DUPLICATE, LIMIT_REACHED, STORE_UNAVAILABLE, BROKER_UNAVAILABLE})
 
@@ -118,7 +124,8 @@ def problem_of(error: OnceleryError, *, jobs_url: str = "") -> ProblemError | No
     if jobs_url and error.job_id:
         more["location"] = f"{jobs_url}/{quote(error.job_id, safe='')}"
     known = {name: value for name, value in more.items() if value}
-    return ProblemError(problem, str(error), retry_after=error.retry_after, **known)
+    detail = _TO_CALLERS.get(str(error), str(error))
+    return ProblemError(problem, detail, retry_after=error.retry_after, **known)
 
 
 def answer(error: HTTPException) -> Response:
