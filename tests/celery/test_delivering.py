@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from celery import Task, group
 from celery.exceptions import Reject
 from guarded.hand import Hand
 
 from oncelery import current_run
+from oncelery.celery.message import PARKED
 from oncelery.job import Reason, State, Submission
 from oncelery.policy import Policy
 
@@ -175,3 +177,29 @@ def test_a_worker_reads_a_resent_message_that_has_no_key(hand: Hand) -> None:
     hand.once.send_task("joining", (hand.name(),), task_id="unknown", headers={"oncelery_resent": True})
 
     assert hand.deliver().state is None
+
+
+def test_a_duplicate_waits_however_often_it_was_put_aside(hand: Hand) -> None:
+    delivered = []
+
+    @hand.once.task(name="slow", shared=False)
+    def slow(number: int) -> None:
+        hand.once.send_task("slow", (number,), {}, task_id="duplicate", headers={PARKED: 1100})
+        delivered.append(hand.deliver())
+
+    slow.delay(1)
+    hand.deliver()
+
+    assert [each.state for each in delivered] == ["IGNORED"]
+
+
+def test_a_task_replaced_by_more_than_can_be_recorded_fails_before_anything_is_published(hand: Hand) -> None:
+    @hand.once.task(name="replaced", bind=True, shared=False)
+    def replaced(self: Task[..., None]) -> None:
+        raise self.replace(group(hand.tasks.joining.s("x" * 1000) for _ in range(1500)))
+
+    result = replaced.delay()
+    hand.deliver()
+
+    assert hand.job(result).state is State.BURIED
+    assert hand.waiting() == 0

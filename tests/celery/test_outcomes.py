@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from celery.exceptions import SoftTimeLimitExceeded
 from guarded.hand import Hand
+from kombu.exceptions import OperationalError
 
 from oncelery import StoreUnavailableError, current_run
 from oncelery.job import Cause, Reason, State
@@ -222,6 +223,26 @@ def test_a_run_that_was_superseded_leaves_everything_to_the_one_that_took_over(h
 
     assert result.get(timeout=1) == "taken over"
     assert len(hand.told(name)) == 1
+
+
+def test_whoever_waits_for_a_job_that_is_cancelled_before_it_began_is_told_so_at_once(hand: Hand) -> None:
+    result = hand.tasks.joining.apply_async((hand.name(),), countdown=3600)
+
+    hand.once.jobs.cancel(result.id, reason="not wanted")
+
+    assert result.state == "REVOKED"
+
+
+def test_a_job_is_cancelled_though_nobody_can_be_told(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OperationalError("the backend does not answer")
+
+    result = hand.tasks.joining.delay(hand.name())
+    monkeypatch.setattr(hand.app.backend, "mark_as_revoked", refuse)
+
+    hand.once.jobs.cancel(result.id)
+
+    assert hand.job(result).state is State.CANCELLED
 
 
 def test_whoever_waits_for_a_terminated_job_is_told_so_though_its_run_cannot_be_ended(hand: Hand) -> None:

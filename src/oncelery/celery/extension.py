@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import socket
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -39,6 +40,8 @@ from oncelery.spelling import SURELY, asked_back, nearest, refuse_unknown
 from oncelery.stores import open_store
 from oncelery.telemetry.counting import Counting
 from oncelery.telemetry.logging import log
+
+_logger = logging.getLogger("oncelery")
 
 if TYPE_CHECKING:
     from functools import cached_property
@@ -236,14 +239,21 @@ class Oncelery:
     @cached_property
     def jobs(self) -> Jobs:
         """Jobs to look at and to cancel."""
-        return Jobs(self.ledger, read=self.reading, terminate=self._terminate)
+        return Jobs(
+            self.ledger,
+            read=self.reading,
+            terminate=lambda job_id: self.app.control.revoke(job_id, terminate=True),
+            tell=self._tell_cancelled,
+        )
 
-    def _terminate(self, job_id: str) -> None:
+    def _tell_cancelled(self, job: Job) -> None:
+        task = self.app.tasks.get(job.task)
+        if task is not None and task.ignore_result:
+            return
         try:
-            # Who waits for it is told here: a thread cannot be ended, and nothing is recorded of what its run comes to.
-            self.app.backend.mark_as_revoked(job_id, "terminated")
-        finally:
-            self.app.control.revoke(job_id, terminate=True)
+            self.app.backend.mark_as_revoked(job.id, job.reason)
+        except Exception as error:  # noqa: BLE001 - of whatever backend: the job is cancelled all the same
+            _logger.warning("job %s is cancelled, but its result could not be told: %s", job.id, error)
 
     @cached_property
     def dead_letters(self) -> DeadLetters:

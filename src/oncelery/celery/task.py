@@ -35,6 +35,7 @@ from oncelery.errors import (
     JobBuriedError,
     OutcomeUnknownError,
     StoreUnavailableError,
+    TooLargeError,
 )
 from oncelery.execution import Ended, Superseded, execute
 from oncelery.fingerprint import Identity
@@ -222,6 +223,11 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
             if sig.task == self.name and not sig.options.get("idempotency_key"):
                 sig = self._set_apart(sig)
             run.replacement = write({REPLACED: sig}, self.serializer)
+            if len(run.replacement) > (most := self.oncelery.ledger.limits.result):
+                # Before it is published: a run that cannot be recorded is run again.
+                what = f"what replaces the task has {len(run.replacement):,} bytes, the limit is {most:,}"
+                run.replacement = None
+                raise TooLargeError(f"{what}: pass references, or publish it and return")
         return super().replace(sig)
 
     def _set_apart(self, sig: Signature[Any]) -> Signature[Any]:
@@ -344,7 +350,8 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
     def _park(self, at_least: float = 0.0) -> NoReturn:
         """Put this message aside for a while."""
         waits = (self.request.headers or {}).get(PARKED, 0)
-        countdown = max(at_least, min(FIRST_WAIT * 2**waits, self.policy.lease.total_seconds()))
+        # A job may be waited for so often that the power is past all floats.
+        countdown = max(at_least, min(FIRST_WAIT * 2 ** min(waits, 20), self.policy.lease.total_seconds()))
         signature = self.signature_from_request(countdown=whole(self.app, countdown))
         signature.options["headers"] = {**(signature.options.get("headers") or {}), PARKED: waits + 1}
         try:

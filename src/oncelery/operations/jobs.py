@@ -41,11 +41,20 @@ class Reader(Protocol):
 class Jobs:
     """Looks at jobs, and cancels them."""
 
-    def __init__(self, ledger: Ledger, *, read: Reader, terminate: Callable[[str], object]) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        read: Reader,
+        terminate: Callable[[str], object],
+        tell: Callable[[Job], object] = lambda _job: None,
+    ) -> None:
         self._ledger = ledger
         self._read = read
         #: Ends the process that runs a job.
         self._terminate = terminate
+        #: Tells whoever waits for the result of a job that it is cancelled.
+        self._tell = tell
 
     def get(self, job_id: str) -> Job | None:
         """Find a job by its id: live, buried, or finished and within its history."""
@@ -76,10 +85,13 @@ class Jobs:
         once, whatever its run still does is not recorded, and the process that runs it is told to end. If the broker
         cannot be asked for that, its error is raised; the cancellation stands all the same.
         """
+        # The ledger first: a process that ended by itself in between must not be taken for a crash.
         answer = self._ledger.cancel(job_id, reason=reason, force=terminate)
-        if terminate and isinstance(answer, Cancelled):
-            # The ledger first: a process that ended by itself in between must not be taken for a crash.
-            self._terminate(job_id)
+        if isinstance(answer, Cancelled):
+            # Its message may be long under way, or lost; and what runs in a thread cannot be ended.
+            self._tell(answer.job)
+            if terminate:
+                self._terminate(job_id)
         return answer
 
 
