@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-#: The worlds in which guarded tasks are tried.
-pytest_plugins = ["guarded.fixtures", "guarded.web"]
+#: The worlds in which guarded tasks and the commands are tried.
+pytest_plugins = ["guarded.fixtures", "guarded.web", "cli.desk"]
 
 # The conformance suite is imported, not collected; without this a failed assert in it would not show its values.
 pytest.register_assert_rewrite("oncelery.testing.conformance")

@@ -9,6 +9,7 @@ import click
 from oncelery.answers import Absent, CancelAnswer, Cancelled, Finished, Requested
 from oncelery.cli.output import json_option, tell
 from oncelery.cli.target import Target, target_options
+from oncelery.operations.dead_letters import NO_SUCH_JOB
 
 
 @click.command()
@@ -42,6 +43,6 @@ def _word(answer: CancelAnswer) -> str:
         case Finished(job):
             return f"too late: {job.state}"
         case Absent():
-            return "unknown"
+            return NO_SUCH_JOB
         case _:
             assert_never(answer)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 import click
 
 from oncelery.answers import Absent, Discarded, NotBuried
-from oncelery.cli.output import Moment, ago, console, fields_of, json_option, table, tell
+from oncelery.cli.output import Moment, ago, console, error_of, fields_of, json_option, printable, table, tell
 from oncelery.cli.target import Target, target_options
+from oncelery.errors import StoreUnavailableError
 from oncelery.job import Query, State
-from oncelery.operations.dead_letters import Fate, Revival, fate_of
+from oncelery.operations.dead_letters import NO_SUCH_JOB, Fate, Revival, fate_of
+
+if TYPE_CHECKING:
+    from oncelery.celery.extension import Oncelery
 
 
 class Json(click.ParamType[Any]):
@@ -55,19 +59,11 @@ def dead_letters(
         tell({"dead_letters": [fields_of(job, jobs) for job in page.items], "cursor": page.cursor})
         return
     rows = [
-        (
-            job.id,
-            job.task,
-            job.reason,
-            str(job.attempt),
-            ago(job.changed_at),
-            job.scope,
-            job.error.message if job.error else "",
-        )
+        (job.id, job.task, job.reason, str(job.attempt), ago(job.changed_at), job.scope, error_of(job.error))
         for job in page.items
     ]
     columns = ("ID", "TASK", "REASON", "ATTEMPTS", "BURIED", "SCOPE", "ERROR")
-    console().print(table(columns, rows) if rows else "no dead letters")
+    console().print(table(columns, rows) if rows else f"no dead letters {target.where}")
 
 
 @dead_letters.command()
@@ -99,13 +95,17 @@ def revive(
     """Queue dead letters again; needs -A. Exits with 1 if one of them stays what it is."""
     if bool(job_ids) == many:
         raise click.UsageError("name dead letters by their ids, or give --all; try --dry-run first")
-    if (args is not None or kwargs is not None) and (len(job_ids) != 1 or dry_run):
-        raise click.UsageError("--args and --kwargs correct one dead letter, in earnest: name it")
-    letters = target.once().dead_letters
+    if args is not None or kwargs is not None:
+        if dry_run:
+            raise click.UsageError("--dry-run does not go with --args or --kwargs: leave one of them out")
+        if len(job_ids) != 1:
+            raise click.UsageError("--args and --kwargs correct one dead letter: name it")
+    once = target.once()
     if many or dry_run:
-        told = _told(letters.revive_many(Query(task=task, scope=scope, since=since), dry_run=dry_run), job_ids)
+        query = Query(task=task, scope=scope, since=since)
+        told = _told(once.dead_letters.revive_many(query, dry_run=dry_run), job_ids)
     else:
-        told = {job_id: fate_of(letters.revive(job_id, args=args, kwargs=kwargs)) for job_id in job_ids}
+        told = {job_id: _revive(once, job_id, args, kwargs) for job_id in job_ids}
     _tell(told, as_json=as_json, dry_run=dry_run)
     ctx.exit(any(fate != Fate.REVIVED for fate, _ in told.values()))
 
@@ -126,11 +126,25 @@ def discard(ctx: click.Context, target: Target, *, job_ids: tuple[str, ...], as_
             case NotBuried(job):
                 told[job_id] = (Fate.FAILED, f"it is {job.state}")
             case Absent():
-                told[job_id] = (Fate.FAILED, "unknown")
+                told[job_id] = (Fate.FAILED, NO_SUCH_JOB)
             case _:
                 assert_never(answer)
     _tell(told, as_json=as_json, dry_run=False)
     ctx.exit(any(fate == Fate.FAILED for fate, _ in told.values()))
+
+
+def _revive(once: Oncelery, job_id: str, args: list[Any] | None, kwargs: dict[str, Any] | None) -> tuple[str, str]:
+    try:
+        return fate_of(once.dead_letters.revive(job_id, args=args, kwargs=kwargs))
+    except StoreUnavailableError:
+        raise
+    except Exception as error:  # noqa: BLE001 - of whatever kind: it stays what it is, and the next one has its turn
+        why = f"{type(error).__name__}: {error}"
+    job = once.dead_letters.get(job_id)
+    call = once.jobs.call(job) if job else None
+    if call and call.args and args is None and kwargs is not None:
+        why += "; it was called with positional arguments: give --args '[…]', or --args '[]' with all in --kwargs"
+    return Fate.FAILED, why
 
 
 def _told(revival: Revival, only: tuple[str, ...]) -> dict[str, tuple[str, str]]:
@@ -143,6 +157,7 @@ def _tell(told: dict[str, tuple[str, str]], *, as_json: bool, dry_run: bool) -> 
         tell({job_id: {"fate": fate, "why": why} for job_id, (fate, why) in told.items()})
         return
     for job_id, (fate, why) in told.items():
-        click.echo(f"{job_id}  {'would be ' if dry_run and fate == Fate.REVIVED else ''}{fate}  {why}".rstrip())
+        would = "would be " if dry_run and fate == Fate.REVIVED else ""
+        click.echo(printable(f"{job_id}  {would}{fate}  {why}".rstrip()))
     if not told:
         click.echo("no dead letters")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from oncelery.cli.output import coloured, console, json_option, tell
+from oncelery.cli.output import coloured, console, json_option, printable, tell
 from oncelery.cli.target import Target, target_options
 from oncelery.stores import DEFAULT_NAMESPACE
 
@@ -50,7 +50,7 @@ def _print(findings: tuple[Finding, ...]) -> None:
         terminal.print(
             coloured(finding.severity.ljust(8), finding.severity), coloured(f"{finding.check}:", "check"), end=" "
         )
-        terminal.print(finding.what, markup=False)
-        terminal.print(f"  why    {finding.why}", f"  fix    {finding.fix}", sep="\n", markup=False)
+        terminal.print(printable(finding.what))
+        terminal.print(printable(f"  why    {finding.why}\n  fix    {finding.fix}"))
     if not findings:
         terminal.print("nothing is wrong")

@@ -30,17 +30,19 @@ def duplicates(
         counted = audit.counts(since=since or datetime.now(UTC) - DEFAULT_SPAN)
         found = [each for each in counted if task in {"", each.task} and scope in {"", each.scope}]
         rows = [(f"{each.hour:%Y-%m-%d %H:00}", each.task, each.scope, each.answer, str(each.count)) for each in found]
-        _print(("HOUR", "TASK", "SCOPE", "ANSWER", "COUNT"), rows, found, as_json=as_json)
+        _print(target, ("HOUR", "TASK", "SCOPE", "ANSWER", "COUNT"), rows, found, as_json=as_json)
     else:
         items = audit.find(task=task, scope=scope, limit=limit).items
         lines = [(ago(each.at), each.task, each.scope, each.answer, each.job_id, each.caller) for each in items]
-        _print(("WHEN", "TASK", "SCOPE", "ANSWER", "JOB", "CALLER"), lines, items, as_json=as_json)
+        _print(target, ("WHEN", "TASK", "SCOPE", "ANSWER", "JOB", "CALLER"), lines, items, as_json=as_json)
 
 
-def _print(columns: Sequence[str], rows: Sequence[Sequence[str]], found: object, *, as_json: bool) -> None:
+def _print(
+    target: Target, columns: Sequence[str], rows: Sequence[Sequence[str]], found: object, *, as_json: bool
+) -> None:
     if as_json:
         tell({"duplicates": msgspec.to_builtins(found)})
     elif rows:
         console().print(table(columns, rows))
     else:
-        click.echo("no duplicates")
+        click.echo(f"no duplicates {target.where}")

@@ -6,20 +6,22 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from oncelery.cli.output import Moment, ago, coloured, console, fields_of, json_option, table, tell
+from oncelery.cli.output import Cropped, Moment, ago, coloured, console, fields_of, json_option, table, tell
 from oncelery.cli.target import Target, target_options
 from oncelery.job import Job, Page, Query, State
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from rich.table import Table
 
 #: How often they are shown anew.
 WATCH_SECONDS = 2
+
+#: How long the bar of one that is nearly done is.
+BAR = 12
 
 COLUMNS = ("ID", "TASK", "STATE", "PROGRESS", "ATTEMPT", "CHANGED", "SCOPE", "DUPLICATES")
 
@@ -60,30 +62,35 @@ def jobs(
         page = known.find(query)
         tell({"jobs": [fields_of(job, known) for job in page.items], "cursor": page.cursor})
     elif watch:
-        _watch(lambda: jobs_table(known.find(query).items))
+        _watch(lambda: _shown(known.find(query), target))
     else:
-        _print(known.find(query))
+        page = known.find(query)
+        terminal = console()
+        terminal.print(_shown(page, target))
+        if page.cursor:
+            terminal.print(f"more: --cursor {page.cursor}")
 
 
-def jobs_table(items: tuple[Job, ...]) -> Table:
-    """Show jobs, one to a line."""
-    return table(COLUMNS, map(_row, items))
+def _shown(page: Page[Job], target: Target) -> RenderableType:
+    return table(COLUMNS, map(_row, page.items)) if page.items else f"no jobs {target.where}"
 
 
-def _print(page: Page[Job]) -> None:
-    terminal = console()
-    terminal.print(jobs_table(page.items) if page.items else "no jobs")
-    if page.cursor:
-        terminal.print(f"more: --cursor {page.cursor}")
-
-
-def _watch(draw: Callable[[], Table]) -> None:
+def _watch(draw: Callable[[], RenderableType]) -> None:
     from rich.live import Live  # noqa: PLC0415 - an extra
 
-    with suppress(KeyboardInterrupt), Live(console=console(), auto_refresh=False) as live:
-        while True:
-            live.update(draw(), refresh=True)
-            time.sleep(WATCH_SECONDS)  # as often as people look
+    terminal = console(narrowest=0)
+    with suppress(KeyboardInterrupt):
+        if not terminal.is_terminal:
+            # In a pipe nothing is drawn over: one table follows the other.
+            _again_and_again(lambda: terminal.print(draw(), "", sep="\n"))
+        with Live(console=terminal, auto_refresh=False) as live:
+            _again_and_again(lambda: live.update(Cropped(draw()), refresh=True))
+
+
+def _again_and_again(show: Callable[[], None]) -> NoReturn:
+    while True:
+        show()
+        time.sleep(WATCH_SECONDS)  # as often as people look
 
 
 def _row(job: Job) -> tuple[RenderableType, ...]:
@@ -91,7 +98,7 @@ def _row(job: Job) -> tuple[RenderableType, ...]:
         job.id,
         job.task,
         coloured(job.state),
-        progress_of(job),
+        _progress(job),
         str(job.attempt),
         ago(job.changed_at),
         job.scope,
@@ -99,15 +106,13 @@ def _row(job: Job) -> tuple[RenderableType, ...]:
     )
 
 
-def progress_of(job: Job) -> RenderableType:
+def _progress(job: Job) -> str:
     """Show how far a job has come: a bar where the total is known, and the stage."""
-    from rich.columns import Columns  # noqa: PLC0415 - an extra
-    from rich.progress_bar import ProgressBar  # noqa: PLC0415 - as above
-
     progress = job.progress
     if progress is None:
         return ""
     if not progress.total:
         return f"{progress.done:g} {progress.stage or ''}"
-    percent = f"{progress.done / progress.total:.0%} {progress.stage or ''}".strip()
-    return Columns([ProgressBar(total=progress.total, completed=progress.done, width=12), percent], padding=(0, 1))
+    share = progress.done / progress.total
+    bar = "━" * int(min(max(share, 0), 1) * BAR)
+    return f"{bar:<{BAR}} {share:.0%} {progress.stage or ''}".rstrip()

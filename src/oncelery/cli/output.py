@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,17 +14,24 @@ import msgspec
 from msgspec.structs import replace
 
 from oncelery.errors import ConfigurationError
-from oncelery.job import Job
+from oncelery.job import Failure, Job
 from oncelery.operations.jobs import Jobs
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
     from rich.table import Table
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 #: How wide a table may be where no terminal says.
 WIDTH_OF_A_PIPE = 200
+
+#: No table is squeezed into less: a terminal that is narrower wraps its lines, and nothing is cut.
+NARROWEST = 120
+
+#: Columns of what people copy; these are never cut.
+WHOLE = frozenset({"ID", "JOB"})
 
 #: One colour for each state and severity.
 COLOURS = {
@@ -37,6 +45,9 @@ COLOURS = {
     "check": "bold",
 }
 
+#: What a terminal obeys or what turns text around, and what cannot be written; not tabs and ends of lines.
+_COMMANDS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_BREAK = re.compile(r"\s*\n\s*")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
@@ -65,35 +76,76 @@ def json_option(command: F) -> F:
 
 def tell(value: object) -> None:
     """Print a value as JSON."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+    click.echo(printable(json.dumps(value, indent=2, ensure_ascii=False, default=str)))
 
 
-def console() -> Console:
-    """Open the terminal for colours and tables; NO_COLOR switches colours off."""
+def printable(text: str) -> str:
+    """Write out what a terminal would obey, as JSON does: the texts of jobs are anybody's."""
+    return _COMMANDS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def console(*, narrowest: int = NARROWEST) -> Console:
+    """Open the terminal for colours and tables; NO_COLOR switches colours off, and text is nothing but text.
+
+    With `narrowest=0` it is as wide as the terminal, also when that changes.
+    """
     try:
         from rich.console import Console  # noqa: PLC0415 - an extra
     except ModuleNotFoundError as error:
         raise ConfigurationError(
             "tables need the package 'rich': pip install 'oncelery[cli]', or add --json"
         ) from error
-    return Console(width=None if sys.stdout.isatty() else WIDTH_OF_A_PIPE, highlight=False, soft_wrap=True)
+    width = None if sys.stdout.isatty() else WIDTH_OF_A_PIPE
+    terminal = Console(width=width, highlight=False, markup=False, emoji=False, soft_wrap=True)
+    if narrowest:
+        terminal.width = max(terminal.width, narrowest)
+    return terminal
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[RenderableType]]) -> Table:
-    """Make a table without frames."""
-    from rich.table import Table  # noqa: PLC0415 - an extra
+    """Make a table without frames, and without columns in which nothing stands."""
+    from rich.table import Column, Table  # noqa: PLC0415 - an extra
 
-    made = Table(*columns, box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for row in rows:
-        made.add_row(*row)
+    lines = list(rows)
+    filled = [number for number in range(len(columns)) if any(line[number] for line in lines)]
+    headers = [Column(columns[number], no_wrap=columns[number] in WHOLE, overflow="fold") for number in filled]
+    made = Table(*headers, box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for line in lines:
+        made.add_row(*(cell(line[number]) for number in filled))
     return made
+
+
+class Cropped:
+    """A table that ends where the terminal does: lines that are wrapped cannot be drawn over."""
+
+    def __init__(self, whole: RenderableType) -> None:
+        self._whole = whole
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        """Draw it as wide as it would be printed, and leave out what has no place."""
+        from rich.segment import Segment  # noqa: PLC0415 - an extra
+
+        room = options.max_width
+        for line in console.render_lines(self._whole, options.update(width=max(room, NARROWEST)), pad=False):
+            yield from Segment.adjust_line_length(line, room, pad=False)
+            yield Segment.line()
+
+
+def cell(shown: RenderableType, style: str = "") -> RenderableType:
+    """Give a text as it is, in one line; what is more than text stays what it is."""
+    from rich.text import Text  # noqa: PLC0415 - an extra
+
+    return Text(printable(_BREAK.sub(" ", shown)), style=style) if isinstance(shown, str) else shown
 
 
 def coloured(text: str, word: str = "") -> RenderableType:
     """Give a text the colour of a word; that of its own, if none is given."""
-    from rich.text import Text  # noqa: PLC0415 - an extra
+    return cell(text, COLOURS.get(word or text, ""))
 
-    return Text(text, style=COLOURS.get(word or text, ""))
+
+def error_of(failure: Failure | None) -> str:
+    """Tell an error as Python does: its class, and what it says."""
+    return f"{failure.type}: {failure.message}".removesuffix(": ") if failure else ""
 
 
 def fields_of(job: Job, jobs: Jobs) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from oncelery.cli.output import ago, coloured, console, fields_of, json_option, table, tell
+from oncelery.cli.output import ago, cell, coloured, console, error_of, fields_of, json_option, printable, table, tell
 from oncelery.cli.target import Target, target_options
 from oncelery.job import Job
 
@@ -33,17 +33,18 @@ def show(target: Target, *, job_id: str, as_json: bool) -> None:
 
 def _print(job: Job, told: dict[str, Any]) -> None:
     terminal = console()
-    fields = [(name, _text(value)) for name, value in told.items() if name not in TOO_MUCH]
-    terminal.print(table(("job", job.id), [("state", coloured(job.state)), *fields]))
+    fields = {name: cell(_text(value)) for name, value in told.items() if name not in TOO_MUCH}
+    fields = {"job": cell(job.id, "bold"), "state": coloured(job.state), **fields}
+    width = max(map(len, fields))
+    for name, value in fields.items():
+        # In a line of its own, however long: what is copied from here is whole.
+        terminal.print(name.ljust(width), value, sep="  ")
     if job.past:
         columns = ("ATTEMPT", "ENDED", "WORKER", "CAUSE", "ERROR")
-        rows = [
-            (str(run.number), ago(run.ended_at), run.worker, run.cause, run.error.message if run.error else "")
-            for run in job.past
-        ]
+        rows = [(str(run.number), ago(run.ended_at), run.worker, run.cause, error_of(run.error)) for run in job.past]
         terminal.print("\nearlier attempts", table(columns, rows), sep="\n")
     if job.error:
-        terminal.print(f"\n{job.error.type}: {job.error.message}", job.error.traceback, sep="\n", markup=False)
+        terminal.print(f"\n{printable(error_of(job.error))}", printable(job.error.traceback), sep="\n")
 
 
 def _text(value: object) -> str:

@@ -53,6 +53,12 @@ class Target:
         click.get_current_context().call_on_close(ledger.store.close)
         return ledger
 
+    @property
+    def where(self) -> str:
+        """Say where was looked, to one who has found nothing: it may be elsewhere."""
+        name = (self.namespace or DEFAULT_NAMESPACE) if self.store else self.once().namespace
+        return f"in the namespace {name!r}"
+
     def jobs(self) -> Jobs:
         """Give what looks at jobs and cancels them; without an app it knows JSON alone, and ends no process."""
         from oncelery.cli.reading import JsonReading  # noqa: PLC0415 - as above
@@ -100,8 +106,8 @@ def _remember(ctx: click.Context, parameter: click.Parameter, value: str | None)
     if not value or parameter.name is None:
         return
     said = ctx.get_parameter_source(parameter.name) is click.core.ParameterSource.COMMANDLINE
-    if parameter.name == "store" and target.app and not said:
-        return  # the app has its own, and reads the environment by itself
+    if not said and (getattr(target, parameter.name) or (parameter.name == "store" and target.app)):
+        return  # it was said before the command; or the app has its own, and reads the environment by itself
     setattr(target, parameter.name, value)
 
 

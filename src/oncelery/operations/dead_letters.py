@@ -13,10 +13,13 @@ from typing import Any, Protocol, Unpack, assert_never
 from msgspec.structs import replace
 
 from oncelery.answers import Absent, DiscardAnswer, Existing, NotBuried, ReviveAnswer, Revived
-from oncelery.errors import StoreUnavailableError
+from oncelery.errors import OnceleryError, StoreUnavailableError
 from oncelery.job import Job, Page, Query, State
 from oncelery.ledger import Ledger
 from oncelery.operations.queries import Filters, each, query_of
+
+#: Why nothing became of a job that was named.
+NO_SUCH_JOB = "there is no such job: it never was, or its history is over"
 
 _logger = logging.getLogger("oncelery")
 
@@ -176,7 +179,7 @@ def fate_of(answer: ReviveAnswer) -> tuple[Fate, str]:
         case NotBuried(job):
             return Fate.FAILED, f"it is {job.state}"
         case Absent():
-            return Fate.FAILED, "unknown"
+            return Fate.FAILED, NO_SUCH_JOB
         case _:
             assert_never(answer)
 
@@ -187,5 +190,7 @@ def _try(revive: Callable[[str], ReviveAnswer], job_id: str) -> tuple[Fate, str]
     except StoreUnavailableError:
         raise
     except Exception as error:
-        _logger.exception("could not revive job %s", job_id)
+        # A call that does not fit its task is the letter's fault, and told; anything else may be one of ours.
+        if not isinstance(error, TypeError | OnceleryError):
+            _logger.exception("could not revive job %s", job_id)
         return Fate.FAILED, f"{type(error).__name__}: {error}"
