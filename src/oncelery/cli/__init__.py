@@ -64,12 +64,15 @@ class Commands(click.Group):
 @click.option(
     "-A", "--app", envvar="ONCELERY_APP", default="", metavar="APP", help="Your Celery app, as Celery finds it."
 )
+@click.option("--store", default="", metavar="URL", help="The ledger alone, without an app; ONCELERY_STORE.")
+@click.option("--namespace", default="", metavar="NAME", help="With --store, the namespace; ONCELERY_NAMESPACE.")
 @click.version_option(package_name="oncelery")
 @click.pass_context
-def main(ctx: click.Context, app: str) -> None:
+def main(ctx: click.Context, app: str, store: str, namespace: str) -> None:
     """Exactly-once effects for Celery.
 
-    Most commands need your app (-A shop, or -A shop.celery:app), or --store URL for what the ledger alone can tell.
+    Most commands need your app (-A shop, or -A shop.celery:app), or --store URL for what the ledger alone can tell;
+    before the command or behind it.
     """
     # Under `celery -A app oncelery`, Celery has found it.
-    ctx.obj = Target(app=app or getattr(ctx.obj, "app", ""))
+    ctx.obj = Target(app=app or getattr(ctx.obj, "app", ""), store=store, namespace=namespace)

@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 import click
 
 from oncelery.cli.output import json_option, tell
-from oncelery.cli.target import Target
+from oncelery.cli.target import Target, target_options
 from oncelery.errors import ConfigurationError
 from oncelery.sql.inbox import TABLE, create, ddl, dialect_of
 from oncelery.stores import DEFAULT_NAMESPACE, open_store
@@ -28,14 +28,6 @@ class Migrated(Protocol):
 
 
 @click.command()
-@click.option("--store", envvar="ONCELERY_STORE", default="", metavar="URL", help="The ledger: postgresql://...")
-@click.option(
-    "--namespace",
-    envvar="ONCELERY_NAMESPACE",
-    default=DEFAULT_NAMESPACE,
-    show_default=True,
-    help="The schema that the ledger is in.",
-)
 @click.option(
     "--effects",
     default="",
@@ -44,16 +36,16 @@ class Migrated(Protocol):
 )
 @click.option("--print", "only_print", is_flag=True, help="Print the statements, and do nothing.")
 @json_option
-@click.pass_obj
-def migrate(
-    target: Target | None, *, store: str, namespace: str, effects: str, only_print: bool, as_json: bool
-) -> None:
+@target_options
+def migrate(target: Target, *, effects: str, only_print: bool, as_json: bool) -> None:
     """Make the ledger's schema, or bring it to this version; make the inbox for effects.
 
     What is there already is left alone, and nothing is ever set back. With --print and no URL, all statements for
-    PostgreSQL are printed; with a URL, those that are missing there. `oncelery -A app migrate` takes the app's ledger.
+    PostgreSQL are printed; with a URL, those that are missing there. With -A it is the app's ledger; the namespace is
+    the schema.
     """
-    if target and target.app and not store:
+    store, namespace = target.store, target.namespace or DEFAULT_NAMESPACE
+    if target.app and not store:
         settings = target.once().settings
         store, namespace = settings.store, settings.namespace
     if only_print:

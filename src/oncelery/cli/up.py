@@ -31,7 +31,7 @@ Try it in another terminal, or with buttons at URL/demo
   curl --json '{"project": "physics"}' URL/jobs/demo.plan_studies
   # kill -9 the process that runs a plan: another goes on, and does no finished stage again
   curl -X POST URL/demo/kill
-  # a job that kills whoever runs it: after three deaths a dead letter
+  # a job that kills whoever runs it: with max_crashes=2, a dead letter at the third death
   curl --json '{"batch": "b-1"}' URL/jobs/demo.poison
   curl URL/dead-letters"""
 
@@ -62,6 +62,8 @@ def up(target: Target, folder: Path, port: int, concurrency: int, api: str) -> N
     where the app looks for its Redis on this machine, or is named to an app that names none; an app whose broker and
     store are there already gets no other.
     """
+    if target.store:
+        raise click.UsageError("--store is not for `up`, which takes the store that your app names: give -A yourapp")
     if api and not target.app:
         raise click.UsageError("--api is for an app of yours: give it with -A")
     once = _once(target)
