@@ -165,7 +165,7 @@ def test_a_second_extension_does_not_send_through_the_first(app: Celery) -> None
     first = Oncelery(app)
     second = Oncelery(app)
 
-    assert first.send_task == second.send_task == own
+    assert first.send_unguarded == second.send_unguarded == own
 
 
 def test_a_guarded_task_keeps_the_apps_own_task_class_however_it_is_declared() -> None:

@@ -31,7 +31,7 @@ def test_a_message_delivered_twice_takes_effect_once_and_gives_its_result_twice(
 def test_a_message_sent_by_other_code_is_guarded_all_the_same(hand: Hand) -> None:
     name = hand.name()
     for task_id in ("one", "other"):
-        hand.once.send_task("joining", (name, "done"), task_id=task_id)
+        hand.once.send_unguarded("joining", (name, "done"), task_id=task_id)
 
     delivered = hand.deliver_all()
 
@@ -60,7 +60,7 @@ def test_a_duplicate_with_an_id_of_its_own_waits_for_the_job_that_is_running(han
 
     @hand.once.task(name="nested", key="x")
     def nested(x: str) -> str:
-        hand.once.send_task("nested", (x,), task_id="other", headers={"colour": "red"}, priority=3)
+        hand.once.send_unguarded("nested", (x,), task_id="other", headers={"colour": "red"}, priority=3)
         assert hand.deliver().state == "IGNORED"
         return f"{x}!"
 
@@ -79,7 +79,7 @@ def test_a_duplicate_that_waited_for_a_job_that_was_buried_is_run(hand: Hand) ->
     def nested(x: int) -> int:
         runs.append(x)
         if len(runs) == 1:
-            hand.once.send_task("nested", (x,), task_id="other")
+            hand.once.send_unguarded("nested", (x,), task_id="other")
             hand.deliver()
             raise ValueError(x)
         return x
@@ -93,7 +93,7 @@ def test_a_duplicate_that_waited_for_a_job_that_was_buried_is_run(hand: Hand) ->
 def test_a_duplicate_that_the_broker_does_not_take_back_is_not_acknowledged(hand: Hand) -> None:
     @hand.once.task(name="nested")
     def nested(x: int) -> int:
-        hand.once.send_task("nested", (x,), task_id="other")
+        hand.once.send_unguarded("nested", (x,), task_id="other")
         with hand.broker_down():
             refused = hand.deliver()
         assert (refused.state, refused.value.requeue) == ("REJECTED", True)
@@ -121,7 +121,7 @@ def test_a_message_that_comes_too_early_is_put_off_and_not_lost(hand: Hand) -> N
 
 
 def test_a_job_that_a_worker_accepted_is_published_again_as_it_was_sent(hand: Hand) -> None:
-    hand.once.send_task(
+    hand.once.send_unguarded(
         "joining", (hand.name(),), task_id="unknown", queue=hand.queue, priority=3, headers={"colour": "red"}
     )
     seen = []
@@ -132,7 +132,7 @@ def test_a_job_that_a_worker_accepted_is_published_again_as_it_was_sent(hand: Ha
 
     body = hand.deliver()
     assert body.id == "unknown"
-    hand.once.send_task("lost", task_id="lost", priority=3, headers={"colour": "red"})
+    hand.once.send_unguarded("lost", task_id="lost", priority=3, headers={"colour": "red"})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hand.app.tasks["lost"], "run", lambda *_: (_ for _ in ()).throw(Reject(requeue=True)))
         hand.deliver()
@@ -174,7 +174,7 @@ def test_the_sweeper_does_not_publish_what_has_been_the_death_of_too_many(hand: 
 
 
 def test_a_worker_reads_a_resent_message_that_has_no_key(hand: Hand) -> None:
-    hand.once.send_task("joining", (hand.name(),), task_id="unknown", headers={"oncelery_resent": True})
+    hand.once.send_unguarded("joining", (hand.name(),), task_id="unknown", headers={"oncelery_resent": True})
 
     assert hand.deliver().state is None
 
@@ -184,7 +184,7 @@ def test_a_duplicate_waits_however_often_it_was_put_aside(hand: Hand) -> None:
 
     @hand.once.task(name="slow", shared=False)
     def slow(number: int) -> None:
-        hand.once.send_task("slow", (number,), {}, task_id="duplicate", headers={PARKED: 1100})
+        hand.once.send_unguarded("slow", (number,), {}, task_id="duplicate", headers={PARKED: 1100})
         delivered.append(hand.deliver())
 
     slow.delay(1)

@@ -62,7 +62,7 @@ def test_a_route_by_arguments_gives_the_job_its_queue(hand: Hand) -> None:
 
 def test_the_worker_finds_the_label_that_the_publisher_gave(hand: Hand) -> None:
     for priority in (None, 0, 5):
-        hand.once.send_task("joining", (hand.name(),), task_id=f"unknown-{priority}", priority=priority)
+        hand.once.send_unguarded("joining", (hand.name(),), task_id=f"unknown-{priority}", priority=priority)
         hand.tasks.joining.apply_async((hand.name(),), task_id=f"known-{priority}", priority=priority)
 
     hand.deliver_all()

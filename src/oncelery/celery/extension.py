@@ -88,11 +88,11 @@ class Oncelery:
         self.board = Board()
         earlier: Oncelery | None = getattr(app, "oncelery", None)
         #: Celery's own way to publish, past the ledger.
-        self.send_task: Callable[..., Any] = earlier.send_task if earlier else app.send_task
+        self.send_unguarded: Callable[..., Any] = earlier.send_unguarded if earlier else app.send_task
         app.send_task = self._send_task
         #: Celery's own door to its producers, past the gate.
-        self.producer_or_acquire: Callable[..., Any] = (
-            earlier.producer_or_acquire if earlier else app.producer_or_acquire
+        self._take_producer: Callable[..., Any] = (
+            earlier._take_producer if earlier else app.producer_or_acquire  # noqa: SLF001 - one of us
         )
         app.producer_or_acquire = self._producer_or_acquire
         app.oncelery = self
@@ -222,13 +222,13 @@ class Oncelery:
         # Also where there is none: what is sent while another message is made has nothing to do with its gate.
         token = at_the_gate.set(gate)
         try:
-            return self.send_task(name, *positional, **options)
+            return self.send_unguarded(name, *positional, **options)
         finally:
             at_the_gate.reset(token)
 
     def _producer_or_acquire(self, producer: Any = None) -> Any:
         """Take a producer as Celery does, once its message may be sent; until then nobody knows of that."""
-        taking = self.producer_or_acquire(producer)
+        taking = self._take_producer(producer)
         # Before it is taken: others may be waiting for it.
         if gate := at_the_gate.get():
             gate.go_on()
@@ -315,8 +315,10 @@ def _refuse_misspelt(conf: Any) -> None:
 
 def _refuse_lookalikes(options: Collection[str], base: type[Any]) -> None:
     """Refuse what looks like an option of ours: Celery would make an attribute of it, and nobody would know."""
+    # Not `hasattr`: to look at a class's `app` binds it to one.
+    known = dir(base)
     for name in options:
-        if not hasattr(base, name) and (meant := nearest(name, Policy.names(), alike=SURELY)):
+        if name not in known and (meant := nearest(name, Policy.names(), alike=SURELY)):
             raise ConfigurationError(
                 f"no such option: {name}{asked_back(meant)}; an attribute of your own is set on the task itself"
             )

@@ -261,7 +261,7 @@ def publish_again(once: Oncelery, job: Job, *, countdown: float | None = None, r
     if once.app.conf.task_always_eager:
         once.app.tasks[message.task].apply(message.args, message.kwargs, **options)
     else:
-        once.send_task(message.task, message.args, message.kwargs, countdown=whole(once.app, countdown), **options)
+        once.send_unguarded(message.task, message.args, message.kwargs, countdown=whole(once.app, countdown), **options)
 
 
 def publish_or_leave(job: str, publish: Callable[[], object]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Any, Final, assert_never
+from typing import TYPE_CHECKING, Annotated, Any, assert_never
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request
 from fastapi.responses import Response
@@ -20,16 +20,13 @@ from oncelery.http.auth import Caller, Role
 from oncelery.http.body import Instant, read_body
 from oncelery.http.idempotency_key import described, read_key
 from oncelery.http.service import LONGEST_PAGE, LONGEST_WAIT, Service, answer_json, jobs_url
-from oncelery.http.streaming import EventStream
+from oncelery.http.streaming import PING_EVERY, EventStream
 from oncelery.http.submitting import REPLAYED, in_thread, show_job, submit
 from oncelery.http.views import JobPage, JobView, summary_of, version_of, view_of
 from oncelery.job import Job, Page, State
 
 if TYPE_CHECKING:
     from oncelery.celery.task import IdempotentTask
-
-#: How often a stream says that it is alive, in seconds; proxies close silent ones.
-PING_EVERY: Final = 15.0
 
 JobId = Annotated[str, Path(min_length=1, max_length=255, pattern=r"^[^\x00/]+$", description="The job's id")]
 Cursor = Annotated[str, Query(max_length=600, description="Continues a list: the cursor of its last page")]

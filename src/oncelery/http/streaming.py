@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from typing import Final
 
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
+
+#: How often a stream says that it is alive, in seconds; proxies close silent ones.
+PING_EVERY: Final = 15.0
 
 
 class EventStream(StreamingResponse):

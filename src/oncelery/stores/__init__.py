@@ -18,7 +18,7 @@ _POSTGRES = {"postgresql", "postgres"}
 
 
 def open_store(url: str, *, namespace: str = DEFAULT_NAMESPACE, clock: Clock | None = None) -> Store:
-    """Open the store a URL names: `redis://`, `rediss://`, `valkey://`, `postgresql://` or `memory://`."""
+    """Open the store a URL names: `redis://` and its kin, `postgresql://` or `memory://`."""
     scheme = urlsplit(url).scheme
     try:
         if scheme in _REDIS:
@@ -40,5 +40,6 @@ def open_store(url: str, *, namespace: str = DEFAULT_NAMESPACE, clock: Clock | N
         return MemoryStore(clock=clock)
     # Only the scheme is shown: the rest of a URL may hold a password.
     raise ConfigurationError(
-        f"no store for {scheme or 'a URL without a scheme'!r}: use redis://, rediss://, valkey://, postgresql:// or memory://"
+        f"no store for {scheme or 'a URL without a scheme'!r}: "
+        "use redis://, rediss://, valkey://, valkeys://, unix://, postgresql:// or memory://"
     )

@@ -28,7 +28,7 @@ def published(once: Oncelery, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str
         assert countdown is None
         sent.append((task_id, (list(args), kwargs, options)))
 
-    monkeypatch.setattr(once, "send_task", send)
+    monkeypatch.setattr(once, "send_unguarded", send)
     return sent
 
 
@@ -105,7 +105,7 @@ def test_a_broker_that_is_down_does_not_undo_a_revival(
     def send(*_args: object, **_options: object) -> None:
         raise ConnectionError("refused")
 
-    monkeypatch.setattr(once, "send_task", send)
+    monkeypatch.setattr(once, "send_unguarded", send)
     bury(once, submission(1))
 
     assert isinstance(once.dead_letters.revive("job-1"), a.Revived)
@@ -209,7 +209,7 @@ def test_a_job_that_is_buried_again_meanwhile_is_revived_but_once(
         assert isinstance(answer, a.Granted)
         once.ledger.settle(answer.lease, Bury(reason=Reason.FAILED))
 
-    monkeypatch.setattr(once, "send_task", run_at_once)
+    monkeypatch.setattr(once, "send_unguarded", run_at_once)
     bury(once, *(submission(number) for number in range(3)), clock=clock)
 
     assert len(once.dead_letters.revive_many(limit=1).items) == 3

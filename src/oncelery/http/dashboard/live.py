@@ -6,13 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
-from oncelery.http.streaming import EventStream
+from oncelery.http.streaming import PING_EVERY, EventStream
 
 #: How long between two looks, in seconds.
 LOOK_EVERY: Final = 1.0
-
-#: How often a stream says that it is alive, in seconds; proxies close silent ones.
-PING_EVERY: Final = 15.0
 
 #: How long one stream lasts, in seconds. Browsers ask again at once, whoever is let in no more is not let in again, and
 #: a service that ends need not wait for long.

@@ -29,8 +29,7 @@ def unpack_id(packed: bytes) -> str:
 
 def pack_key(text: str) -> bytes:
     """Write a fingerprint as its bytes, any other key as text."""
-    packed = _octets(text, KEY_SIZE)
-    return packed if packed and packed.hex() == text else _pack_text(text, KEY_SIZE)
+    return _pack_digits(text, KEY_SIZE)
 
 
 def unpack_key(packed: bytes) -> str:
@@ -40,13 +39,17 @@ def unpack_key(packed: bytes) -> str:
 
 def pack_holder(text: str) -> bytes:
     """Write a holder of 128 bits as its bytes, any other as text."""
-    packed = _octets(text, HOLDER_SIZE)
-    return packed if packed and packed.hex() == text else _pack_text(text, HOLDER_SIZE)
+    return _pack_digits(text, HOLDER_SIZE)
 
 
 def unpack_holder(packed: bytes) -> str:
     """Read a holder; none from nothing."""
     return packed.hex() if len(packed) == HOLDER_SIZE else _unpack_text(packed)
+
+
+def _pack_digits(text: str, size: int) -> bytes:
+    packed = _octets(text, size)
+    return packed if packed and packed.hex() == text else _pack_text(text, size)
 
 
 def _octets(digits: str, size: int) -> bytes | None:
