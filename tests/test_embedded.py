@@ -207,16 +207,6 @@ def test_the_process_id_of_a_server_that_never_started_is_refused(tmp_path: Path
         _ = EmbeddedServer(tmp_path).pid
 
 
-def test_the_command_tells_a_wrong_choice_in_one_line(tmp_path: Path, server: EmbeddedServer) -> None:
-    choices = ["--folder", str(tmp_path / "other"), "--port", str(server.port)]
-
-    command = [sys.executable, "-m", "oncelery.embedded", *choices]
-    outcome = subprocess.run(command, capture_output=True, text=True, check=False, timeout=SOON)
-
-    assert outcome.returncode == 1
-    assert outcome.stderr == f"port {server.port} is taken; choose another, or 0 for any free port\n"
-
-
 def test_tests_share_one_valkey_of_the_session(valkey: ValkeyServer, private_valkey: ValkeyServer) -> None:
     assert valkey.is_running
     assert valkey.url != private_valkey.url

@@ -255,6 +255,8 @@ def test_the_proof_kills_a_worker_and_counts(tmp_path: Path) -> None:
 
     assert json.loads(ran.stdout) == {"orders": 3, "charges": 3, "lost": 0, "twice": 0}
     assert "kill -9" in ran.stderr
+    assert ran.stderr.count("begins, attempt 2, after a crash") == 2
+    assert "may not charge: another run has taken over" in ran.stderr
 
 
 def test_up_is_the_demonstration_and_tells_what_is_in_its_way(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def test_of_many_those_that_cannot_be_revived_are_named_and_the_others_are(board
     done = text_of(board.post("/revive-many", id=[superseded, free], confirmed="1"))
 
     assert "1 superseded, 1 revived" in done or "1 revived, 1 superseded" in done
-    assert f"job {newer} of the same key is queued" in done
+    assert f"by job {newer}, which is queued" in done
 
 
 def test_many_are_discarded(board: Dashboard, hand: Hand) -> None:

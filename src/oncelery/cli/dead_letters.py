@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from oncelery.answers import Absent, Discarded, NotBuried
+from oncelery.answers import Discarded
 from oncelery.cli.output import Moment, ago, console, error_of, fields_of, json_option, printable, table, tell
 from oncelery.cli.target import Target, target_options
 from oncelery.errors import StoreUnavailableError
-from oncelery.job import Query, State
-from oncelery.operations.dead_letters import NO_SUCH_JOB, Fate, Revival, fate_of
+from oncelery.job import DISCARDED, Query, State
+from oncelery.operations.dead_letters import Fate, Revival, fate_of
 
 if TYPE_CHECKING:
     from oncelery.celery.extension import Oncelery
@@ -118,17 +118,11 @@ def revive(
 def discard(ctx: click.Context, target: Target, *, job_ids: tuple[str, ...], as_json: bool) -> None:
     """End dead letters for good. Exits with 1 if one of them was none."""
     ledger = target.ledger()
-    told = {}
-    for job_id in job_ids:
-        match answer := ledger.discard(job_id):
-            case Discarded():
-                told[job_id] = ("discarded", "")
-            case NotBuried(job):
-                told[job_id] = (Fate.FAILED, f"it is {job.state}")
-            case Absent():
-                told[job_id] = (Fate.FAILED, NO_SUCH_JOB)
-            case _:
-                assert_never(answer)
+    answers = {job_id: ledger.discard(job_id) for job_id in job_ids}
+    told = {
+        job_id: (DISCARDED, "") if isinstance(answer, Discarded) else fate_of(answer)
+        for job_id, answer in answers.items()
+    }
     _tell(told, as_json=as_json, dry_run=False)
     ctx.exit(any(fate == Fate.FAILED for fate, _ in told.values()))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 
 import click
 import msgspec
@@ -27,8 +27,7 @@ def duplicates(
     """List the duplicates that were answered, the newest first."""
     audit = Duplicates(target.ledger())
     if counts:
-        counted = audit.counts(since=since or datetime.now(UTC) - DEFAULT_SPAN)
-        found = [each for each in counted if task in {"", each.task} and scope in {"", each.scope}]
+        found = audit.counts(since=since or DEFAULT_SPAN, task=task, scope=scope)
         rows = [(f"{each.hour:%Y-%m-%d %H:00}", each.task, each.scope, each.answer, str(each.count)) for each in found]
         _print(target, ("HOUR", "TASK", "SCOPE", "ANSWER", "COUNT"), rows, found, as_json=as_json)
     else:

@@ -44,6 +44,12 @@ class Caller:
         """Whether what belongs to this scope is there for the caller."""
         return self.scope in ("", scope)
 
+    def within(self, asked: str) -> str:
+        """Answer the scope to look into: that asked for, within what the caller sees."""
+        if not asked or self.sees(asked):
+            return asked or self.scope
+        raise ProblemError(FORBIDDEN, f"this caller is bound to scope {self.scope!r}")
+
 
 #: Everybody, where no keys are configured and only this machine is answered.
 ANYONE = Caller(name="")
@@ -59,11 +65,6 @@ class Access:
         self._keys = None if keys is None else Keys(keys)
         if self._keys is None:
             tell_local()
-
-    @property
-    def local(self) -> bool:
-        """Whether only this machine is answered."""
-        return self._keys is None
 
     def __call__(self, role: Role) -> Callable[..., Awaitable[Caller]]:
         """Answer who calls, if that one has this role."""

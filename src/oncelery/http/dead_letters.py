@@ -77,7 +77,7 @@ def _add_reading(router: APIRouter, service: Service) -> None:
         limit: Limit = 50,
         caller: Caller = reads,
     ) -> Response:
-        scope = service.scope_for(caller, scope)
+        scope = caller.within(scope)
         return await page_of(
             once.dead_letters.find, task=task, scope=scope, since=since, until=until, cursor=cursor, limit=limit
         )
@@ -107,7 +107,7 @@ def _add_reviving_many(router: APIRouter, service: Service) -> None:
     )
     async def revive_many(request: Request, caller: Caller = operates) -> Response:
         chosen = await read_as(request, _selection, largest=service.largest_body)
-        scope = service.scope_for(caller, chosen.scope)
+        scope = caller.within(chosen.scope)
         since: datetime | None = chosen.since
         until: datetime | None = chosen.until
         revival = await in_thread(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 from fastapi import APIRouter, Depends
 from fastapi.responses import Response
 
@@ -38,7 +36,7 @@ def add_duplicates(router: APIRouter, service: Service) -> None:
         limit: Limit = 50,
         caller: Caller = reads,
     ) -> Response:
-        scope = service.scope_for(caller, scope)
+        scope = caller.within(scope)
         page = await paged(once.duplicates.find, task=task, scope=scope, cursor=cursor, limit=limit)
         items = [item for item in page.items if since is None or item.at >= since]
         # The first that is too old is the end of the list.
@@ -54,9 +52,6 @@ def add_duplicates(router: APIRouter, service: Service) -> None:
     async def count_duplicates(
         task: Word = "", scope: Word = "", since: Moment = None, caller: Caller = reads
     ) -> Response:
-        scope = service.scope_for(caller, scope)
-        start: datetime = since or datetime.now(UTC) - DEFAULT_SPAN
-        counts = await in_thread(once.duplicates.counts, since=start)
-        return answer_json(
-            {"items": [each for each in counts if task in ("", each.task) and scope in ("", each.scope)]}
-        )
+        scope = caller.within(scope)
+        counts = await in_thread(once.duplicates.counts, since=since or DEFAULT_SPAN, task=task, scope=scope)
+        return answer_json({"items": counts})

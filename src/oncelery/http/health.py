@@ -10,7 +10,7 @@ from fastapi.responses import PlainTextResponse, Response
 from oncelery.errors import OnceleryError
 from oncelery.http import problems as p
 from oncelery.http.auth import Caller, Role
-from oncelery.http.service import Service, answer_json
+from oncelery.http.service import Service, answer_json, trouble_with_broker
 from oncelery.http.submitting import in_thread
 from oncelery.http.views import ReadinessView
 from oncelery.telemetry.prometheus import EXPOSITION, exposition
@@ -66,10 +66,6 @@ def _store_is_up(service: Service) -> bool:
 
 
 def _broker_is_up(service: Service) -> bool:
-    try:
-        with service.once.app.connection_for_write(connect_timeout=PATIENCE) as connection:
-            connection.ensure_connection(max_retries=1, interval_start=0, timeout=PATIENCE)
-    except Exception as error:  # noqa: BLE001 - of whichever transport
+    if error := trouble_with_broker(service.once.app, seconds=PATIENCE):
         _logger.warning("not ready, the broker does not answer: %s", error)
-        return False
-    return True
+    return not error

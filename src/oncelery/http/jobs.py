@@ -125,7 +125,7 @@ def _add_reading(router: APIRouter, service: Service) -> None:
         limit: Limit = 50,
         caller: Caller = reads,
     ) -> Response:
-        scope = service.scope_for(caller, scope)
+        scope = caller.within(scope)
         return await page_of(
             once.jobs.find,
             states=state or (),

@@ -13,12 +13,14 @@ from oncelery.codec import encode
 from oncelery.errors import ConfigurationError
 from oncelery.http.auth import Access, Caller
 from oncelery.http.body import LARGEST
-from oncelery.http.problems import FORBIDDEN, UNKNOWN_JOB, ProblemError
+from oncelery.http.problems import UNKNOWN_JOB, ProblemError
 from oncelery.http.submitting import in_thread
 from oncelery.http.watching import Watcher
 from oncelery.job import Job
 
 if TYPE_CHECKING:
+    from celery import Celery
+
     from oncelery.celery.extension import Oncelery
     from oncelery.celery.task import IdempotentTask
 
@@ -64,12 +66,6 @@ class Service:
             raise ProblemError(UNKNOWN_JOB, f"there is no job {job_id!r}, or no more")
         return job
 
-    def scope_for(self, caller: Caller, asked: str) -> str:
-        """Answer the scope to look into: that asked for, within what the caller sees."""
-        if asked and not caller.sees(asked):
-            raise ProblemError(FORBIDDEN, f"this caller is bound to scope {caller.scope!r}")
-        return asked or caller.scope
-
     def _guarded(self, task: IdempotentTask | str) -> IdempotentTask:
         found: Any = self.once.app.tasks.get(task) if isinstance(task, str) else task
         if getattr(found, "oncelery", None) is not self.once:
@@ -78,6 +74,16 @@ class Service:
             )
         guarded: IdempotentTask = found
         return guarded
+
+
+def trouble_with_broker(app: Celery[Any], *, seconds: int) -> str:
+    """Answer why the broker cannot be reached in so many seconds; empty if it can."""
+    try:
+        with app.connection_for_write(connect_timeout=seconds) as connection:
+            connection.ensure_connection(max_retries=1, interval_start=0, timeout=seconds)
+    except Exception as error:  # noqa: BLE001 - of whichever transport
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 def answer_json(value: object, *, status: int = 200) -> Response:

@@ -27,9 +27,12 @@ class Duplicates:
         """Give all answered duplicates that match, newest first, page after page."""
         return each(lambda cursor: self.find(task=task, scope=scope, cursor=cursor))
 
-    def counts(self, *, since: datetime | timedelta = DEFAULT_SPAN) -> Sequence[DuplicateCount]:
+    def counts(
+        self, *, since: datetime | timedelta = DEFAULT_SPAN, task: str = "", scope: str = ""
+    ) -> Sequence[DuplicateCount]:
         """Count by hour, task, scope and answer, oldest first: from an instant on, or for the last so many hours."""
         start = datetime.now(UTC) - since if isinstance(since, timedelta) else since
         if start.tzinfo is None:
             raise ValueError(f"since must have a time zone, such as datetime.now(UTC); {start} has none")
-        return self._ledger.duplicate_counts(since=start)
+        counts = self._ledger.duplicate_counts(since=start)
+        return [each for each in counts if task in ("", each.task) and scope in ("", each.scope)]

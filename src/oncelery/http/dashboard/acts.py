@@ -17,11 +17,11 @@ from oncelery.answers import Absent, Cancelled, Discarded, Existing, Finished, N
 from oncelery.errors import StoreUnavailableError
 from oncelery.http.auth import Caller
 from oncelery.http.dashboard.desk import Desk, ElsewhereError, Shown
-from oncelery.http.dashboard.pages import Asked, scope_for
+from oncelery.http.dashboard.pages import Asked
 from oncelery.http.dashboard.session import Form
 from oncelery.http.problems import INVALID_ARGUMENTS, INVALID_REQUEST, JOB_FINISHED, ProblemError
 from oncelery.job import DISCARDED, Job, State
-from oncelery.operations.dead_letters import Fate
+from oncelery.operations.dead_letters import Fate, fate_of
 from oncelery.operations.redaction import HIDDEN
 
 #: The lines of who has done what; `oncelery` is their parent.
@@ -51,7 +51,7 @@ _PLACE: Final = re.compile("[0-9]{1,9}")
 
 def dead_letters(desk: Desk, caller: Caller, asked: Asked) -> Shown:
     """Show dead letters, by task and error."""
-    scope = scope_for(caller, asked)
+    scope = caller.within(asked.get("scope", ""))
     found = list(islice(desk.once.dead_letters.each(scope=scope, limit=200), READ_AT_MOST))
     groups = Counter((job.task, error_of(job)) for job in found)
     task, error = asked.get("task", ""), asked.get("error", "")
@@ -230,21 +230,9 @@ def _one_of_many(desk: Desk, caller: Caller, verb: str, job: Job) -> tuple[str, 
     except StoreUnavailableError:
         raise
     except Exception as error:  # noqa: BLE001 - the others are to be done all the same
-        fate, why = Fate.FAILED.value, f"{type(error).__name__}: {error}"
+        fate, why = str(Fate.FAILED), f"{type(error).__name__}: {error}"
     else:
-        match answer:
-            case Revived():
-                fate, why = Fate.REVIVED.value, ""
-            case Discarded():
-                fate, why = DISCARDED, ""
-            case Existing(other):
-                fate, why = Fate.SUPERSEDED.value, f"job {other.id} of the same key is {other.state}"
-            case NotBuried(now):
-                fate, why = Fate.FAILED.value, f"it is {now.state} meanwhile"
-            case Absent():
-                fate, why = Fate.FAILED.value, "it is gone meanwhile"
-            case _:
-                assert_never(answer)
+        fate, why = (DISCARDED, "") if isinstance(answer, Discarded) else fate_of(answer)
     _tell(caller, verb, job, fate)
     return fate, why
 
@@ -254,7 +242,7 @@ def _chosen(desk: Desk, caller: Caller, form: Form) -> list[Job]:
         found = [desk.once.dead_letters.get(job_id) for job_id in form.get("id", [])[:READ_AT_MOST]]
         return [job for job in found if job and caller.sees(job.scope)]
     task, error = _one(form, "task"), _one(form, "error")
-    scope = scope_for(caller, {"scope": _one(form, "scope")})
+    scope = caller.within(_one(form, "scope"))
     letters = islice(desk.once.dead_letters.each(scope=scope, task=task, limit=200), READ_AT_MOST)
     return [job for job in letters if error in ("", error_of(job))]
 

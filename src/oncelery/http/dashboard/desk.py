@@ -7,12 +7,14 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from inspect import Parameter
 from typing import TYPE_CHECKING, Any, Final
 
 from oncelery.http.auth import Access, Caller
 from oncelery.http.dashboard.figures import Lately, Pulse
 from oncelery.http.problems import UNKNOWN_JOB, ProblemError
+from oncelery.http.service import trouble_with_broker
 from oncelery.http.views import plain
 from oncelery.job import Job, State
 from oncelery.operations.jobs import Call
@@ -58,7 +60,7 @@ class Desk:
         self.pulse = Pulse(once)
         #: The names of workers that answer, and whether the broker does.
         self.workers: Lately[frozenset[str]] = Lately(self._ping, every=5)
-        self.broker: Lately[str] = Lately(self._reach_broker, every=5)
+        self.broker: Lately[str] = Lately(partial(trouble_with_broker, once.app, seconds=PATIENCE), every=5)
         self.findings: Lately[tuple[Finding, ...]] = Lately(self._examine, every=60)
 
     def job(self, job_id: str, caller: Caller) -> Job:
@@ -120,15 +122,6 @@ class Desk:
         except Exception as error:  # noqa: BLE001 - of whichever transport: none has answered
             _logger.info("no worker could be asked: %s", error)
             return frozenset()
-
-    def _reach_broker(self) -> str:
-        """Answer why the broker cannot be reached; empty if it can."""
-        try:
-            with self.once.app.connection_for_write(connect_timeout=PATIENCE) as connection:
-                connection.ensure_connection(max_retries=1, interval_start=0, timeout=PATIENCE)
-        except Exception as error:  # noqa: BLE001 - of whichever transport
-            return f"{type(error).__name__}: {error}"
-        return ""
 
     def _examine(self) -> tuple[Finding, ...]:
         try:

@@ -83,7 +83,7 @@ def jobs(desk: Desk, caller: Caller, asked: Asked) -> Shown:
     wanted = asked.get("q", "").strip()
     if wanted:
         _look_up(desk, caller, wanted)
-    scope = scope_for(caller, asked)
+    scope = caller.within(asked.get("scope", ""))
     span = _span(asked.get("within", ""))
     try:
         page = desk.once.jobs.find(
@@ -137,12 +137,8 @@ def duplicates(desk: Desk, caller: Caller, asked: Asked) -> Shown:
     """Show what was answered instead of done again."""
     span = asked.get("span", "24h")
     since = datetime.now(UTC) - (_span(span, "24h", "7d") or SPANS["24h"])
-    task, scope = asked.get("task", ""), scope_for(caller, asked)
-    counts = [
-        each
-        for each in desk.once.duplicates.counts(since=since)
-        if task in ("", each.task) and scope in ("", each.scope)
-    ]
+    task, scope = asked.get("task", ""), caller.within(asked.get("scope", ""))
+    counts = desk.once.duplicates.counts(since=since, task=task, scope=scope)
     try:
         page = desk.once.duplicates.find(task=task, scope=scope, cursor=asked.get("cursor", ""), limit=TO_A_PAGE)
     except ValueError as error:
@@ -214,14 +210,6 @@ def _workers(desk: Desk, running: tuple[Job, ...]) -> list[WorkerShown]:
 def _unbound(caller: Caller) -> None:
     if caller.scope:
         raise ProblemError(FORBIDDEN, "These are figures of all tenants, and your key is bound to one of them.")
-
-
-def scope_for(caller: Caller, asked: Asked) -> str:
-    """Answer the scope to look into: that asked for, within what the caller sees."""
-    wanted = asked.get("scope", "")
-    if wanted and not caller.sees(wanted):
-        raise ProblemError(FORBIDDEN, f"Your key is bound to scope {caller.scope!r}.")
-    return wanted or caller.scope
 
 
 def _span(word: str, *choices: str) -> timedelta | None:
