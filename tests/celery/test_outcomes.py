@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from celery import chain
 from celery.exceptions import SoftTimeLimitExceeded
 from guarded.hand import Hand
 from kombu.exceptions import OperationalError
@@ -223,6 +224,39 @@ def test_a_run_that_was_superseded_leaves_everything_to_the_one_that_took_over(h
 
     assert result.get(timeout=1) == "taken over"
     assert len(hand.told(name)) == 1
+
+
+@pytest.mark.parametrize("error", [SoftTimeLimitExceeded, StoreUnavailableError])
+def test_what_strikes_after_a_run_is_recorded_does_not_make_a_failure_of_it(
+    hand: Hand, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    name, after = hand.name(), hand.name()
+    with hand.captured() as sent:
+        chain(hand.tasks.joining.si(name, "paid"), hand.tasks.joining.si(after)).delay()
+
+    def strike(*_: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(hand.tasks.joining, "_conclude", strike)
+        struck = hand.deliver()
+
+    assert (struck.state, struck.value.requeue) == ("REJECTED", True)
+    sent.again()
+    assert hand.deliver().value == "paid"
+    hand.deliver_all()
+    assert (len(hand.told(name)), len(hand.told(after))) == (1, 1)
+
+
+def test_a_soft_time_limit_of_the_tasks_own_is_its_failure(hand: Hand) -> None:
+    @hand.once.task(name="slow", shared=False)
+    def slow() -> None:
+        raise SoftTimeLimitExceeded
+
+    result = slow.delay()
+
+    assert hand.deliver().state == "FAILURE"
+    assert hand.job(result).state is State.BURIED
 
 
 def test_whoever_waits_for_a_job_that_is_cancelled_before_it_began_is_told_so_at_once(hand: Hand) -> None:

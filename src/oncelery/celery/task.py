@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn, assert_never
 
 from celery import Task
-from celery.exceptions import Ignore, Reject, Retry
+from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 from celery.utils import uuid
 from celery.utils.imports import symbol_by_name
 from kombu.exceptions import OperationalError
@@ -254,11 +254,18 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
         if run and run.job_id == call.submission.id:
             # The task calls itself: part of the same run.
             return super().__call__(*args, **kwargs)
+        ended = None
         try:
             ended = execute(self.oncelery.ledger, self.oncelery.heartbeat, call)
-        except StoreUnavailableError as error:
-            # Not acknowledged: nobody knows whether the outcome is recorded.
+            return self._answer(call, ended)
+        except (StoreUnavailableError, SoftTimeLimitExceeded) as error:
+            if isinstance(ended, Ended) and isinstance(ended.outcome, Raised) and ended.outcome.error is error:
+                # The task's own.
+                raise
+            # Not acknowledged: nobody knows what is recorded, but the ledger, which tells who gets the message next.
             raise Reject(error, requeue=True) from error
+
+    def _answer(self, call: TaskCall, ended: Ended | Superseded | Finished | Buried | Busy | Later | Cancelled) -> Any:
         match ended:
             case Ended():
                 return self._conclude(call, ended)
