@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from difflib import get_close_matches
 
 from oncelery.errors import ConfigurationError
 
@@ -26,6 +25,8 @@ def refuse_unknown(names: Iterable[str], known: Collection[str], *, what: str, p
 
 def nearest(name: str, known: Collection[str], *, alike: float = ALIKE) -> str:
     """Tell the known name that is most like this one; nothing if none is as much alike."""
+    from difflib import get_close_matches  # noqa: PLC0415 - seldom wanted
+
     return next(iter(get_close_matches(name, known, 1, alike)), "")
 
 
