@@ -198,6 +198,32 @@ def test_a_guarded_task_keeps_the_apps_own_task_class_however_it_is_declared() -
     assert not isinstance(app.tasks["bill"], Polite)
 
 
+def test_a_run_goes_by_way_of_the_apps_own_class_once_for_each_job() -> None:
+    seen: list[object] = []
+
+    class InContext(Task):  # type: ignore[type-arg] # generic only in the stubs
+        abstract = True
+
+        def __init_subclass__(cls) -> None:
+            seen.append(cls.__name__)
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            seen.append("context")
+            return self.run(*args, **kwargs)
+
+    app = Celery("shop", set_as_current=False, broker="memory://", backend="cache+memory://", task_cls=InContext)
+    app.conf.task_always_eager = True
+
+    @Oncelery(app, store="memory://").task(bind=True, name="charge", shared=False)
+    def charge(self: Any, x: int) -> None:
+        seen.append((x, self.request.called_directly))
+
+    charge.delay(1)
+    charge.delay(1)
+
+    assert seen[seen.index("charge") :] == ["charge", "context", (1, False)]
+
+
 def test_a_task_called_directly_is_a_plain_function(app: Celery) -> None:
     seen = []
 

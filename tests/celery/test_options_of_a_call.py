@@ -51,6 +51,15 @@ def test_a_route_gives_the_job_its_queue(hand: Hand) -> None:
     assert hand.waiting("routed") == 1
 
 
+def test_a_call_may_take_the_route_of_another_name(hand: Hand) -> None:
+    hand.app.conf.task_routes = {"elsewhere": {"queue": "by_name"}}
+
+    result = hand.tasks.joining.apply_async((hand.name(),), route_name="elsewhere")
+
+    assert hand.job(result).queue == "by_name"
+    assert hand.waiting("by_name") == 1
+
+
 def test_a_route_by_arguments_gives_the_job_its_queue(hand: Hand) -> None:
     def by_name(_name: str, args: Any, *_: object, **__: object) -> Any:
         return {"queue": f"for-{args[0]}"}

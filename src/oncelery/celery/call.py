@@ -187,7 +187,7 @@ class TaskCall:
             found = self.policy.on_takeover(*self._args, **self._kwargs)
             if found is not None:
                 return found
-        return self.task.run(*self._args, **self._kwargs)
+        return self.task.run_granted(*self._args, **self._kwargs)
 
     def written(self, value: Any) -> bytes:
         """Write a value with the serialiser of results."""

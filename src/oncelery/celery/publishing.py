@@ -133,7 +133,8 @@ class Publication(Struct, frozen=True, kw_only=True):
         amqp, options = self._app.amqp, self.options
         router = options.get("router") or amqp.router
         if router is not amqp.router or router.routes or options.get("queue"):
-            options = router.route(dict(options), self.task.name, self.args, self.kwargs, self.task)
+            name = options.get("route_name") or self.task.name
+            options = router.route(dict(options), name, self.args, self.kwargs, self.task)
             self.destination.update(options, router=ROUTED)
         else:
             # Not by way of the app's configuration, where a look takes as long as all the rest.

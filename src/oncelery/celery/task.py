@@ -71,12 +71,13 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
 
     def __init_subclass__(cls) -> None:
         """Put a task that is made of a function on top of the app's own class, too, such as Celery's for Django."""
-        super().__init_subclass__()
         # Only those that Celery makes of functions are born with their app.
         app = vars(cls).get("app")
         if app and cls.__bases__ == (IdempotentTask,):
             own: type[Any] = symbol_by_name(app.task_cls)
             cls.__bases__ = (own,) if issubclass(own, IdempotentTask) else (IdempotentTask, own)
+        # The app's own class, by now, which may take note of its subclasses.
+        super().__init_subclass__()
 
     @classmethod
     def on_bound(cls, app: Celery) -> None:
@@ -264,6 +265,12 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
                 raise
             # Not acknowledged: nobody knows what is recorded, but the ledger, which tells who gets the message next.
             raise Reject(error, requeue=True) from error
+
+    def run_granted(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the task, which is ours to run; by way of the app's own class where that has a way, as Flask's has."""
+        own = super().__call__
+        # Celery's own takes it for a call from code, with a request of its own.
+        return self.run(*args, **kwargs) if own.__func__ is Task.__call__ else own(*args, **kwargs)
 
     def _answer(self, call: TaskCall, ended: Ended | Superseded | Finished | Buried | Busy | Later | Cancelled) -> Any:
         match ended:
