@@ -6,12 +6,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from amqp.exceptions import MessageNacked
 from guarded.hand import Hand
+from kombu import Queue
 from kombu.exceptions import OperationalError
 
 from oncelery.celery import sweeper
 from oncelery.errors import StoreUnavailableError
-from oncelery.stores.base import PUBLISH_GRACE
+from oncelery.stores.base import PUBLISH_GRACE, SLOW_CHECK
 
 
 class Worker:
@@ -109,6 +111,28 @@ def test_a_broker_that_goes_away_in_the_middle_of_a_sweep_is_not_waited_for_once
     three_lost.clock.now += PUBLISH_GRACE * 2
 
     assert three_lost.once.sweep().published == 3
+
+
+def test_a_full_queue_is_asked_once_in_a_sweep_and_keeps_back_no_other(
+    hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def send(_producer: object, _name: str, _message: object, *, queue: Queue, **_: object) -> None:
+        asked.append(queue.name)
+        if queue.name == "full":
+            raise OperationalError from MessageNacked()
+
+    monkeypatch.setattr(hand.app.amqp, "send_task_message", send)
+    for queue in ("full", "full", hand.queue):
+        hand.tasks.joining.apply_async((hand.name(),), queue=queue)
+    asked.clear()
+    hand.clock.now += SLOW_CHECK * 2
+
+    swept = hand.once.sweep()
+
+    assert (swept.published, swept.failed) == (1, 2)
+    assert sorted(asked) == sorted(["full", hand.queue])
 
 
 def test_a_store_that_goes_away_in_the_middle_of_a_sweep_is_not_waited_for_once_for_each_job(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from amqp.exceptions import ChannelError
+from amqp.exceptions import ChannelError, MessageNacked
 from celery import bootsteps
 from celery.worker.consumer.tasks import Tasks
 from kombu.exceptions import OperationalError
@@ -50,18 +50,26 @@ class Swept:
 
 
 def sweep(once: Oncelery, ledger: Ledger) -> Swept:
-    """Publish what is due and delete what is past its history; one bad job does not keep back the others.
+    """Publish what is due and delete what is past its history; no bad job and no full queue keeps back the others.
 
     Raises:
         OperationalError, StoreUnavailableError: broker or store have gone away. What is left comes at its next check.
     """
     published = failed = 0
+    full: set[str] = set()
     for job in ledger.due(limit=BATCH, empty_queues=empty_queues(once)):
+        if job.state.live and job.queue in full:
+            failed += 1
+            continue
         try:
             published += _publish(once, job)
-        except (OperationalError, StoreUnavailableError):
-            # Each of the others would wait in vain as well, and the worker's main process with them.
-            raise
+        except (OperationalError, StoreUnavailableError) as error:
+            if not isinstance(error.__cause__, MessageNacked):
+                # Each of the others would wait in vain as well, and the worker's main process with them.
+                raise
+            full.add(job.queue)
+            failed += 1
+            _logger.warning("could not publish job %s again: queue %s takes no more for now", job.id, job.queue)
         except Exception:
             failed += 1
             _logger.exception("could not publish job %s again", job.id)
