@@ -267,6 +267,44 @@ def test_whoever_waits_for_a_job_that_is_cancelled_before_it_began_is_told_so_at
     assert result.state == "REVOKED"
 
 
+def test_a_job_that_replaced_another_and_is_cancelled_is_told_under_the_id_that_is_waited_for(
+    hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[str] = []
+    monkeypatch.setattr(hand.app.control, "revoke", lambda task_id, **_: ended.append(task_id))
+
+    def replaced(self: Any) -> None:
+        self.replace(hand.tasks.joining.si(hand.name()))
+
+    result: Any = hand.once.task(replaced, name="replaced", bind=True, shared=False).delay()
+    hand.deliver()
+    (job,) = hand.once.jobs.find(task="joining").items
+
+    hand.once.jobs.cancel(job.id, terminate=True)
+
+    assert result.state == "REVOKED"
+    assert ended == [result.id]
+
+
+def test_nobody_is_told_of_a_cancelled_call_that_asked_for_no_result(hand: Hand) -> None:
+    silent = hand.tasks.joining.apply_async((hand.name(),), ignore_result=True)
+
+    hand.once.jobs.cancel(silent.id)
+
+    assert hand.job(silent).state is State.CANCELLED
+    assert hand.app.AsyncResult(silent.id).state == "PENDING"
+
+
+def test_a_dead_letter_that_was_discarded_and_is_then_cancelled_stays_a_failure_to_whoever_waits(hand: Hand) -> None:
+    failed = hand.tasks.raises.delay(hand.name(), "refused")
+    hand.deliver()
+    hand.once.dead_letters.discard(failed.id)
+
+    hand.once.jobs.cancel(failed.id)
+
+    assert failed.state == "FAILURE"
+
+
 def test_a_job_is_cancelled_though_nobody_can_be_told(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OperationalError("the backend does not answer")

@@ -19,7 +19,7 @@ from oncelery.celery.gate import GATE, at_the_gate
 from oncelery.celery.keeper import Board, Keeper
 from oncelery.celery.message import NOTIFY, Message, shown
 from oncelery.celery.mirror import Mirror
-from oncelery.celery.publishing import publish_again
+from oncelery.celery.publishing import publish_again, sent_as
 from oncelery.celery.reading import Reading
 from oncelery.celery.recommended import recommend
 from oncelery.celery.reconnecting import Reconnecting
@@ -242,16 +242,15 @@ class Oncelery:
         return Jobs(
             self.ledger,
             read=self.reading,
-            terminate=lambda job_id: self.app.control.revoke(job_id, terminate=True),
+            terminate=lambda job: self.app.control.revoke(sent_as(self.app, job)[0], terminate=True),
             tell=self._tell_cancelled,
         )
 
     def _tell_cancelled(self, job: Job) -> None:
-        task = self.app.tasks.get(job.task)
-        if task is not None and task.ignore_result:
-            return
         try:
-            self.app.backend.mark_as_revoked(job.id, job.reason)
+            task_id, ignore_result = sent_as(self.app, job)
+            if not ignore_result:
+                self.app.backend.mark_as_revoked(task_id, job.reason)
         except Exception as error:  # noqa: BLE001 - of whatever backend: the job is cancelled all the same
             _logger.warning("job %s is cancelled, but its result could not be told: %s", job.id, error)
 

@@ -287,6 +287,15 @@ def cancel_expired(once: Oncelery, job: Job, *, ledger: Ledger | None = None) ->
     return True
 
 
+def sent_as(app: Celery, job: Job) -> tuple[str, bool]:
+    """Tell under which task id a job was sent, for a result is told under that; and whether it asked for none."""
+    body = job.body or b""
+    # Opened only if it says something of these: a message may be the death of whoever opens it.
+    told = Message.unpack(app, body).options if b"task_id" in body or b"ignore_result" in body else {}
+    task = app.tasks.get(job.task)
+    return told.get("task_id", job.id), told.get("ignore_result", task is not None and task.ignore_result)
+
+
 def job_id(task: IdempotentTask, task_id: str, replaced: int | None) -> str:
     """Name the job of a message: its task id, except for a task that replaced another one under that id."""
     return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{task_id}/{task.name}/{replaced}")) if replaced else task_id

@@ -111,7 +111,7 @@ def _remember(ctx: click.Context, parameter: click.Parameter, value: str | None)
     setattr(target, parameter.name, value)
 
 
-def _refuse(_job_id: str) -> None:
+def _refuse(_job: object) -> None:
     raise click.UsageError("this needs your app: oncelery -A yourapp …")
 
 

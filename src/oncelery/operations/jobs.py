@@ -46,7 +46,7 @@ class Jobs:
         ledger: Ledger,
         *,
         read: Reader,
-        terminate: Callable[[str], object],
+        terminate: Callable[[Job], object],
         tell: Callable[[Job], object] = lambda _job: None,
     ) -> None:
         self._ledger = ledger
@@ -85,13 +85,17 @@ class Jobs:
         once, whatever its run still does is not recorded, and the process that runs it is told to end. If the broker
         cannot be asked for that, its error is raised; the cancellation stands all the same.
         """
+        before = self._ledger.get(job_id)
         # The ledger first: a process that ended by itself in between must not be taken for a crash.
         answer = self._ledger.cancel(job_id, reason=reason, force=terminate)
         if isinstance(answer, Cancelled):
-            # Its message may be long under way, or lost; and what runs in a thread cannot be ended.
-            self._tell(answer.job)
+            # With its message, which goes when it ends.
+            job = replace(answer.job, body=before.body if before else None)
+            if before and before.state.live:
+                # That message may be long under way, or lost; and what runs in a thread cannot be ended.
+                self._tell(job)
             if terminate:
-                self._terminate(job_id)
+                self._terminate(job)
         return answer
 
 
