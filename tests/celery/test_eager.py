@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 from celery import chain, group
+from celery.exceptions import SoftTimeLimitExceeded
 from guarded.hand import Hand
 
 from oncelery import DuplicateTaskError, PayloadMismatchError
+from oncelery.errors import StoreUnavailableError
 from oncelery.job import State
 
 
@@ -77,6 +79,19 @@ def test_an_eager_task_that_fails_is_a_dead_letter_and_its_error_reaches_the_cal
     with pytest.raises(KeyError):
         result.get()
     assert eager.job(result).state is State.BURIED
+
+
+@pytest.mark.parametrize("error", [SoftTimeLimitExceeded, StoreUnavailableError])
+def test_what_strikes_after_an_eager_run_reaches_the_caller_for_no_message_comes_again(
+    hand: Hand, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    def strike(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(hand.tasks.joining, "_conclude", strike)
+
+    with pytest.raises(error):
+        hand.tasks.joining.apply((hand.name(),)).get()
 
 
 def test_an_error_that_is_to_propagate_does(eager: Hand) -> None:

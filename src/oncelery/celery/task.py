@@ -260,8 +260,9 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
             ended = execute(self.oncelery.ledger, self.oncelery.heartbeat, call)
             return self._answer(call, ended)
         except (StoreUnavailableError, SoftTimeLimitExceeded) as error:
-            if isinstance(ended, Ended) and isinstance(ended.outcome, Raised) and ended.outcome.error is error:
-                # The task's own.
+            its_own = isinstance(ended, Ended) and isinstance(ended.outcome, Raised) and ended.outcome.error is error
+            if its_own or self.request.is_eager:
+                # No message comes again of a call that is eager: its caller is to know.
                 raise
             # Not acknowledged: nobody knows what is recorded, but the ledger, which tells who gets the message next.
             raise Reject(error, requeue=True) from error
