@@ -38,14 +38,20 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(orphans, "LOOK_EVERY", 0.0)
 
 
-@pytest.mark.parametrize("told", [[KEY], []], ids=["by code that knows the ledger", "by other code"])
+@pytest.mark.parametrize(
+    ("told", "serializer"),
+    [([KEY], "json"), ([], "json"), ([], "pickle")],
+    ids=["by code that knows the ledger", "by other code", "by other code as a pickle"],
+)
 def test_a_duplicate_that_was_put_aside_is_put_back_when_its_work_is_done_and_not_before(
-    world: World, told: list[str]
+    world: World, told: list[str], serializer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setitem(world.app.conf, "accept_content", ["json", "pickle"])
     name = world.name()
     job = world.tasks.joining.delay(name).job
     headers = {PARKED: 1} | dict.fromkeys(told, job.key)
-    world.once.send_unguarded("joining", (name,), {}, task_id=f"{name}'s duplicate", headers=headers)
+    duplicate = f"{name}'s duplicate"
+    world.once.send_unguarded("joining", (name,), {}, task_id=duplicate, headers=headers, serializer=serializer)
     orphans = Orphans(world.once)
 
     with taken_from_the_queue(world):

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from time import monotonic, time
 from typing import TYPE_CHECKING, Any
 
+from kombu.serialization import prepare_accept_content
 from kombu.utils.json import loads
 
 from oncelery.celery.message import KEY, PARKED
@@ -78,6 +79,7 @@ class Orphans:
         if told := message.headers.get(KEY):
             return str(told)
         # Sent by code that does not know the ledger. Whoever put it aside has opened it, and lived.
+        message.accept = prepare_accept_content(self._once.app.conf.accept_content)
         args, kwargs, _ = message.payload
         return task.identity.of(args, kwargs, namespace=self._once.namespace, task_id=message.headers["id"]).key
 
