@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
@@ -19,7 +20,7 @@ from oncelery.embedded import ServerNotFoundError
 from oncelery.testing.servers import PostgresServer, RabbitMQServer, RedisServer, ValkeyServer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 #: The worlds in which guarded tasks and the commands are tried.
@@ -73,6 +74,15 @@ def private_valkey() -> Iterator[ValkeyServer]:
 
 
 @pytest.fixture
+def durable_valkey() -> Iterator[ValkeyServer]:
+    """Give a Valkey of this test alone, to kill and restart, that has on disk what it has answered.
+
+    By default the last second is lost, or more while the disk is busy.
+    """
+    yield from running(partial(ValkeyServer, options={"appendfsync": "always"}))
+
+
+@pytest.fixture
 def private_redis7() -> Iterator[RedisServer]:
     """Give a Redis of this test alone, to kill, pause and restart."""
     yield from running(RedisServer)
@@ -118,7 +128,7 @@ def workers(tmp_path: Path) -> Iterator[Workers]:
         sys.stdout.write(f"{worker.log_file}:\n{worker.log}\n")
 
 
-def running(kind: type[Server]) -> Iterator[Server]:
+def running(kind: Callable[[], Server]) -> Iterator[Server]:
     """Start a server, and stop it when the fixture ends; where there is none, skip with the reason, and in CI fail."""
     try:
         server = kind()

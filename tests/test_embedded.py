@@ -77,6 +77,8 @@ def test_a_killed_server_restarts_on_its_port_and_data(server: EmbeddedServer) -
     url = server.url
     with client_of(server) as client:
         client.set("key", "value")
+        # By default the last second before a kill may be lost.
+        assert client.execute_command("WAITAOF", 1, 0, 60_000) == [1, 0]
 
     server.kill()
     server.restart()

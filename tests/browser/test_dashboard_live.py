@@ -202,16 +202,16 @@ def test_who_is_not_signed_in_signs_in_and_out(window: Open, world: World) -> No
 
 
 def test_a_store_that_goes_away_is_told_and_the_page_goes_on_when_it_is_back(
-    window: Open, private_valkey: ValkeyServer
+    window: Open, durable_valkey: ValkeyServer
 ) -> None:
-    once = Oncelery(Celery("away", broker="memory://", set_as_current=False), store=private_valkey.url)
+    once = Oncelery(Celery("away", broker="memory://", set_as_current=False), store=durable_valkey.url)
     with served(create_app(once)) as url:
         page = window(url).open("/jobs")
         expect(page.get_by_text("No jobs yet")).to_be_visible()
 
-        private_valkey.kill()
+        durable_valkey.kill()
         expect(page.get_by_role("heading", name="The ledger does not answer")).to_be_visible()
 
-        private_valkey.restart()
+        durable_valkey.restart()
         expect(page.get_by_text("No jobs yet")).to_be_visible()
     once.ledger.store.close()

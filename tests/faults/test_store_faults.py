@@ -26,7 +26,7 @@ ABSENCE = 2.5 * LEASE
 RUNNING = 4
 
 
-@pytest.fixture(params=["private_valkey", "private_postgres"])
+@pytest.fixture(params=["durable_valkey", "private_postgres"])
 def own_store(request: pytest.FixtureRequest) -> ValkeyServer | PostgresServer:
     store: ValkeyServer | PostgresServer = request.getfixturevalue(request.param)
     return store

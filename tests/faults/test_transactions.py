@@ -153,7 +153,7 @@ def shaken(
 ) -> Iterator[tuple[Office, dict[str, Callable[[], object]]]]:
     """Give an office, and how to strike its database and the store of its ledger."""
     books = fresh_books(private_postgres.create_database())
-    store = private_postgres if request.param == LEDGERS[0] else request.getfixturevalue("private_valkey")
+    store = private_postgres if request.param == LEDGERS[0] else request.getfixturevalue("durable_valkey")
     url = books.url if store is private_postgres else store.url
     with office_of(tmp_path, broker=broker_on(valkey), store=url, results=valkey.url, books=books) as office:
         yield (
