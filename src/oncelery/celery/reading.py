@@ -10,8 +10,7 @@ from celery import Celery
 
 from oncelery.celery.call import REPLACED
 from oncelery.celery.message import read
-from oncelery.operations.checks.app import DANGEROUS
-from oncelery.operations.jobs import Call
+from oncelery.operations.jobs import CODE, Call
 from oncelery.operations.redaction import HIDDEN, Redaction
 
 
@@ -42,4 +41,4 @@ class Reading:
     def _read(self, written: bytes) -> Any:
         conf = self._app.conf
         accept = {*conf.accept_content, *(conf.result_accept_content or ())}
-        return read(written, accept=accept - DANGEROUS)
+        return read(written, accept=accept - CODE)

@@ -16,6 +16,8 @@ from oncelery.operations.queries import Filters, each, query_of
 
 T = TypeVar("T")
 
+#: Content that is code: reading it runs it.
+CODE = frozenset({"pickle", "application/x-python-serialize"})
 
 _logger = logging.getLogger("oncelery")
 

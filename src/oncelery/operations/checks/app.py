@@ -7,19 +7,17 @@ from datetime import timedelta
 
 from oncelery.operations.checks.check import Complaint, error, warning
 from oncelery.operations.facts import Facts
+from oncelery.operations.jobs import CODE
 
 #: How long the most overdue job may wait for a sweeper before there is none.
 MOST_OVERDUE = timedelta(seconds=60)
-
-#: Content that is code: reading it runs it.
-DANGEROUS = frozenset({"pickle", "application/x-python-serialize"})
 
 
 @error
 def pickle_accepted(facts: Facts) -> Iterator[Complaint]:
     """Whoever can write to the broker, the results or the ledger can run any code in your workers."""
     for setting in ("accept_content", "result_accept_content"):
-        if found := DANGEROUS & set(facts.conf.get(setting) or ()):
+        if found := CODE & set(facts.conf.get(setting) or ()):
             yield f"{setting} has {', '.join(sorted(found))}", f'app.conf.{setting} = ["json"]'
 
 

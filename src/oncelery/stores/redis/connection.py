@@ -99,7 +99,11 @@ class Server:
         self.close()
         try:
             link = self._take()
-            told = link.facts()
+            try:
+                told = link.facts()
+            except BaseException:  # also a time limit, after which a reply may be unread
+                link.close()
+                raise
         except driver.RedisError as error:
             raise mapped(error) from error
         self._idle.append(link)
