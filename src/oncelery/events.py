@@ -124,20 +124,16 @@ Subscriber = Callable[[Event], None]
 class Events:
     """Hands each event to all who subscribed. One that raises is logged; it never disturbs the ledger."""
 
-    _subscribers: list[Subscriber] = field(default_factory=list)
-
-    def __bool__(self) -> bool:
-        """Whether anyone listens."""
-        return bool(self._subscribers)
+    subscribers: list[Subscriber] = field(default_factory=list)
 
     def subscribe(self, subscriber: Subscriber) -> Subscriber:
         """Call `subscriber` with every event from now on; usable as a decorator."""
-        self._subscribers.append(subscriber)
+        self.subscribers.append(subscriber)
         return subscriber
 
     def emit(self, event: Event) -> None:
         """Tell everyone."""
-        for subscriber in self._subscribers:
+        for subscriber in self.subscribers:
             try:
                 subscriber(event)
             except Exception:  # a broken metric must not stop a job

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import random
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Protocol
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from oncelery.answers import Absent, Buried, Busy, Cancelled, Fenced, Finished, Granted, Later, Settled
@@ -41,8 +41,7 @@ class Call(Protocol):
         """Run the task, with the payload of `body` where one is given; never raises an Exception."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(Struct, frozen=True):
     """The run ended and its settlement is recorded."""
 
     run: Run
@@ -51,8 +50,7 @@ class Ended:
     answer: Settled
 
 
-@dataclass(frozen=True, slots=True)
-class Superseded:
+class Superseded(Struct, frozen=True):
     """The run ended, but the job was no longer its own: nothing of it is recorded."""
 
 
@@ -92,31 +90,26 @@ def _found_completed(run: Run) -> Finished | None:
 
     To settle it the ledger has waited for that transaction's end, so that this is not too early to ask.
     """
-    job = insist(lambda: run.ledger.get(run.job_id)) if run.in_doubt else None
+    job = insist(run.ledger.get, run.job_id) if run.in_doubt else None
     return Finished(job) if job and job.state is State.COMPLETED and job.holder == run.lease.holder else None
 
 
 def _settle(ledger: Ledger, lease: Lease, settlement: Settlement) -> Settled | Fenced:
     try:
-        return insist(lambda: ledger.settle(lease, settlement))
+        return insist(ledger.settle, lease, settlement)
     except OnceleryError:
         raise
     except Exception:  # noqa: BLE001 - whatever it was, the outcome is at hand
         # A soft time limit can strike here as well; unsettled, the job would be run again.
-        return insist(lambda: ledger.settle(lease, settlement))
+        return insist(ledger.settle, lease, settlement)
 
 
 def _begin(ledger: Ledger, call: Call) -> Granted | Finished | Buried | Busy | Later | Cancelled:
     # One holder for all tries: a grant whose answer was lost is given again.
     holder = os.urandom(16).hex()
-
-    def begin(body: bytes | None) -> Granted | Finished | Buried | Busy | Later | Cancelled | Absent:
-        submission = call.submission if body is None else replace(call.submission, body=body)
-        return ledger.begin(submission, call.policy, worker=call.worker, holder=holder)
-
-    answer = insist(lambda: begin(None))
+    answer = insist(ledger.begin, call.submission, call.policy, worker=call.worker, holder=holder)
     if isinstance(answer, Absent):
-        body = call.body()
-        answer = insist(lambda: begin(body))
+        submission = replace(call.submission, body=call.body())
+        answer = insist(ledger.begin, submission, call.policy, worker=call.worker, holder=holder)
     assert not isinstance(answer, Absent)  # noqa: S101 - with a body at hand, an unknown job is accepted
     return answer

@@ -6,8 +6,8 @@ import logging
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
+from math import inf
 from time import monotonic
 
 from oncelery.ledger import Ledger
@@ -22,29 +22,24 @@ RENEWALS = 3
 RETRY = 0.5
 
 
-@dataclass(slots=True)
-class _Watch:
-    """When a run is to be renewed next, and until when at all, by the monotonic clock."""
+class Watch:
+    """A run whose lease is renewed while a block lasts; when next, and until when at all, by the monotonic clock."""
 
-    next: float
-    end: float
+    __slots__ = ("_heartbeat", "end", "every", "next", "run")
 
-
-class _Watching:
-    """While its block lasts, the run's lease is renewed."""
-
-    __slots__ = ("_at_most", "_heartbeat", "_run")
-
-    def __init__(self, heartbeat: Heartbeat, run: Run, at_most: timedelta) -> None:
+    def __init__(self, heartbeat: Heartbeat, run: Run, at_most: timedelta | None) -> None:
         self._heartbeat = heartbeat
-        self._run = run
-        self._at_most = at_most
+        self.run = run
+        self.every = run.lease.duration.total_seconds() / RENEWALS
+        now = monotonic()
+        self.next = now + self.every
+        self.end = inf if at_most is None else now + at_most.total_seconds()
 
     def __enter__(self) -> None:
-        self._heartbeat.add(self._run, self._at_most)
+        self._heartbeat.add(self)
 
     def __exit__(self, *_: object) -> None:
-        self._heartbeat.remove(self._run)
+        self._heartbeat.remove(self)
 
 
 class Heartbeat:
@@ -58,34 +53,32 @@ class Heartbeat:
 
     def _start_anew(self) -> None:
         self._pid = os.getpid()
-        self._runs: dict[Run, _Watch] = {}
-        self._tick = float("inf")
+        self._watches: set[Watch] = set()
+        self._tick = inf
         self._sooner = threading.Event()
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
 
-    def watch(self, run: Run, *, at_most: timedelta = timedelta.max) -> _Watching:
+    def watch(self, run: Run, *, at_most: timedelta | None = None) -> Watch:
         """Renew the run's lease until the block ends, but no longer than `at_most`."""
-        return _Watching(self, run, at_most)
+        return Watch(self, run, at_most)
 
-    def add(self, run: Run, at_most: timedelta) -> None:
-        """Renew the run's lease from now on, but no longer than `at_most`."""
+    def add(self, watch: Watch) -> None:
+        """Renew that lease from now on."""
         if self._pid != os.getpid():
             # After a fork the thread is gone, and the lock may have been held by it.
             self._start_anew()
-        every = run.lease.duration.total_seconds() / RENEWALS
-        if every < self._tick:
-            self._tick = every
+        if watch.every < self._tick:
+            self._tick = watch.every
             self._sooner.set()
         # Before it is noted: a run that cannot be watched ends here; a later thread must not renew it for ever.
         if self._thread is None:
             self._start_thread()
-        now = monotonic()
-        self._runs[run] = _Watch(now + every, now + at_most.total_seconds())
+        self._watches.add(watch)
 
-    def remove(self, run: Run) -> None:
-        """Renew the run's lease no more."""
-        self._runs.pop(run, None)
+    def remove(self, watch: Watch) -> None:
+        """Renew that lease no more."""
+        self._watches.discard(watch)
 
     def _start_thread(self) -> None:
         with self._starting:
@@ -101,23 +94,22 @@ class Heartbeat:
             # Half the shortest interval: a renewal is then at most half an interval late.
             if self._sooner.wait(self._tick / 2 if answered else min(self._tick / 2, RETRY)):
                 self._sooner.clear()
-            if runs := self.due(monotonic()):
-                answered = self._renew(runs)
+            if watches := self.due(monotonic()):
+                answered = self._renew(watches)
 
-    def due(self, now: float) -> list[Run]:
+    def due(self, now: float) -> list[Watch]:
         """Tell whose leases are to be renewed at this time of the monotonic clock."""
-        return [run for run, watch in list(self._runs.items()) if watch.next <= now <= watch.end and not run.lost]
+        return [each for each in list(self._watches) if each.next <= now <= each.end and not each.run.lost]
 
-    def _renew(self, runs: list[Run]) -> bool:
+    def _renew(self, watches: list[Watch]) -> bool:
         try:
-            renewals = self._ledger.renew([run.lease for run in runs])
+            renewals = self._ledger.renew([each.run.lease for each in watches])
         except Exception as error:  # noqa: BLE001 - of whatever kind: without this thread all leases would lapse
             # They stay due, so that the next tick tries again.
-            _logger.warning("could not renew %d leases: %s", len(runs), error)
+            _logger.warning("could not renew %d leases: %s", len(watches), error)
             return False
-        for run, answer in zip(runs, renewals, strict=True):
-            run.renewed(answer)
-            if watch := self._runs.get(run):
-                watch.next = monotonic() + run.lease.duration.total_seconds() / RENEWALS
+        for each, answer in zip(watches, renewals, strict=True):
+            each.run.renewed(answer)
+            each.next = monotonic() + each.every
         self._renewed()
         return True

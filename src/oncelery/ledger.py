@@ -300,7 +300,7 @@ class Ledger:
         raise PayloadMismatchError(key=job.key, job_id=job.id, state=job.state)
 
     def _tell(self, event: type[E], subject: Job | Lease, started: float, **details: object) -> None:
-        if not self.events:
+        if not self.events.subscribers:
             return
         job_id = subject.id if isinstance(subject, Job) else subject.job_id
         self.events.emit(

@@ -66,13 +66,13 @@ class running:  # noqa: N801 - reads as what it does: `with running(run):`
         _current.reset(self._token)
 
 
-def insist(ask: Callable[[], T]) -> T:
+def insist(ask: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Ask until the store answers. Every verb may be repeated, and a run whose outcome is unknown must not be acked."""
     deadline = monotonic() + PATIENCE
     pause = 0.1
     while True:
         try:
-            return ask()
+            return ask(*args, **kwargs)
         except StoreUnavailableError as error:
             if monotonic() > deadline:
                 raise
@@ -151,7 +151,7 @@ class Run:
         value = fn(*args, **kwargs)
         written = encode(value)
         # The step is done: worth waiting for a store that is away, or it would be done again.
-        self._heed(insist(lambda: self.ledger.record(self.lease, step=(name, written))))
+        self._heed(insist(self.ledger.record, self.lease, step=(name, written)))
         self._steps[name] = written
         return value
 

@@ -61,7 +61,7 @@ def test_where_no_thread_can_be_started_the_run_is_not_watched_and_the_next_one_
     with monkeypatch.context() as exhausted:
         exhausted.setattr(threading.Thread, "start", refuse)
         with pytest.raises(RuntimeError, match="new thread"):
-            heartbeat.add(run, timedelta.max)
+            heartbeat.add(heartbeat.watch(run))
     assert heartbeat.due(monotonic() + 1) == []
 
     with heartbeat.watch(run):

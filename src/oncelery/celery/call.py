@@ -64,8 +64,10 @@ class TaskCall:
     def _submission(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Submission:
         task, policy, request = self.task, self.policy, self.request
         told = request.headers or {}
-        key, digest, scope, notify = (told.get(name, "") for name in (KEY, DIGEST, SCOPE, NOTIFY))
-        if not key:
+        key = told.get(KEY)
+        if key:
+            digest, scope, notify = told.get(DIGEST, ""), told.get(SCOPE, ""), told.get(NOTIFY, "")
+        else:
             # Sent by code that does not know the ledger.
             found = task.identity.of(args, kwargs, namespace=task.oncelery.namespace, task_id=request.id)
             key, digest, scope, notify = found.key, "", found.scope, policy.notify
@@ -101,7 +103,11 @@ class TaskCall:
 
     def run(self, run: Run, body: bytes | None) -> Outcome:
         """Run the task; whatever it raises is part of the outcome."""
-        with traced(self.request.headers or {}):
+        headers = self.request.headers
+        if headers and "traceparent" in headers:
+            with traced(headers):
+                outcome = self._outcome(run, body)
+        else:
             outcome = self._outcome(run, body)
         if run.effect or run.in_doubt:
             return self._effected(run, outcome)
@@ -212,9 +218,7 @@ class TaskCall:
 
 
 def traced(headers: Mapping[str, Any]) -> AbstractContextManager[None]:
-    """Let the trace go on in which the call was made, if its message tells of one and OpenTelemetry is installed."""
-    if "traceparent" not in headers:
-        return nullcontext()
+    """Let the trace go on in which the call was made, if OpenTelemetry is installed."""
     try:
         from oncelery.telemetry.opentelemetry import continued  # noqa: PLC0415 - an extra, and only for who uses it
     except ImportError:

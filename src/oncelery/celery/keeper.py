@@ -71,15 +71,14 @@ class Board:
 
     def show(self, lease: Lease) -> AbstractContextManager[None]:
         """Show a lease to the parent while it is held; inside another one, in place of that."""
-        place = self._place()
-        written = encode(lease) if place is not None else b""
-        if place is None or len(written) > SIZE - _HEAD.size:
+        place = self._place(pid := os.getpid())
+        if place is None or len(written := encode(lease)) > SIZE - _HEAD.size:
             return NOT_SHOWN
-        return _Shown(self._memory, place, written)
+        return _Shown(self._memory, place, pid, written)
 
     def renewed(self) -> None:
         """Tell the parent that this child has renewed its lease itself."""
-        place = self._place()
+        place = self._place(os.getpid())
         if place is not None:
             self.note_renewal(place)
 
@@ -116,9 +115,9 @@ class Board:
         if _HEAD.unpack_from(self._memory, held.place)[1] == held.pid:
             _HEAD.pack_into(self._memory, held.place, 0.0, 0, 0)
 
-    def _place(self) -> int | None:
+    def _place(self, pid: int) -> int | None:
         index = getattr(current_process(), "index", None)
-        return index * SIZE if os.getpid() != self._parent and index is not None and index < SLOTS else None
+        return index * SIZE if pid != self._parent and index is not None and index < SLOTS else None
 
 
 class _Shown:
@@ -126,10 +125,10 @@ class _Shown:
 
     __slots__ = ("_before", "_memory", "_pid", "_place", "_written")
 
-    def __init__(self, memory: mmap.mmap, place: int, written: bytes) -> None:
+    def __init__(self, memory: mmap.mmap, place: int, pid: int, written: bytes) -> None:
         self._memory = memory
         self._place = place
-        self._pid = os.getpid()
+        self._pid = pid
         self._written = written
 
     def __enter__(self) -> None:

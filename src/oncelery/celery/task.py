@@ -109,7 +109,7 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
         once: Oncelery = self.app.oncelery
         return once
 
-    @property
+    @cached_property
     def guarded(self) -> bool:
         """Whether it is one of the user's: where the app's own class is ours, Celery's built-in tasks have it too."""
         return not self.name.startswith("celery.")
@@ -138,6 +138,11 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
     def sent_by_celery(self) -> bool:
         """Whether no code of the app's own comes before Celery's: that is entered for new jobs only."""
         return super().apply_async.__func__ is Task.apply_async
+
+    @cached_property
+    def called_by_celery(self) -> bool:
+        """Whether no code of the app's own surrounds a run."""
+        return super().__call__.__func__ is Task.__call__
 
     # Publishing
 
@@ -269,9 +274,8 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
 
     def run_granted(self, *args: Any, **kwargs: Any) -> Any:
         """Run the task, which is ours to run; by way of the app's own class where that has a way, as Flask's has."""
-        own = super().__call__
         # Celery's own takes it for a call from code, with a request of its own.
-        return self.run(*args, **kwargs) if own.__func__ is Task.__call__ else own(*args, **kwargs)
+        return self.run(*args, **kwargs) if self.called_by_celery else super().__call__(*args, **kwargs)
 
     def _answer(self, call: TaskCall, ended: Ended | Superseded | Finished | Buried | Busy | Later | Cancelled) -> Any:
         match ended:
@@ -310,13 +314,13 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
             case Raised(error), Release(delay=delay):
                 raise self._again(run.job_id, error, delay)
             case Raised(error), _:
-                self._name_links()
+                self._name_links(call.request)
                 if isinstance(error, SystemExit | KeyboardInterrupt):
                     # It would end a process in which others run, and the job is settled.
                     raise JobBuriedError(f"the task tried to end its process: {error!r}", job_id=run.job_id) from error
                 raise error
         if ended.answer.state is State.COMPLETED:
-            self._name_links()
+            self._name_links(call.request)
         return call.value
 
     def _tell(self, call: TaskCall, job_id: str, state: State, fence: int) -> None:
@@ -335,7 +339,7 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
         return Retry(exc=error, when=countdown, is_eager=self.request.is_eager, sig=again)
 
     def _replay(self, job: Job, own_id: str) -> Any:
-        self._name_links()
+        self._name_links(self.request)
         if job.state is State.COMPLETED:
             value = read_result(self, job)
             replaced_by = value.get(REPLACED) if isinstance(value, dict) else None
@@ -350,10 +354,11 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
         cause = f": {job.error.type}: {job.error.message}" if job.error else ""
         raise kind(f"job {job.id} is a dead letter ({job.reason}){cause}; {remedy}", key=job.key, job_id=job.id)
 
-    def _name_links(self) -> None:
+    @staticmethod
+    def _name_links(request: Any) -> None:
         # An eager task is not delivered again, and its signatures are still the caller's.
-        if not self.request.is_eager:
-            name_links(self.request)
+        if not request.is_eager:
+            name_links(request)
 
     def _wait_for(self, job: Job) -> NoReturn:
         """Put aside a duplicate with an id of its own, until the job that does its work has a result."""

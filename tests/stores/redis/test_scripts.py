@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from redis import Redis
-from redis.connection import AbstractConnection
 from redis.crc import key_slot
 
 from oncelery.answers import Granted, Reserved
@@ -18,6 +17,7 @@ from oncelery.job import Lease, Progress, Query, State
 from oncelery.settlement import Complete
 from oncelery.stores.base import Store
 from oncelery.stores.redis import RedisStore, scripts
+from oncelery.stores.redis.wire import Connection, Wire
 from oncelery.testing import FakeClock
 from oncelery.testing.conformance.acts import accepted, begin, buried, complete, completed, reserve, running, seen, work
 from oncelery.testing.servers import RedisServer, ValkeyServer
@@ -77,13 +77,19 @@ def verbs(store: Store, lease: Lease) -> dict[str, Callable[[], object]]:
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """Give the list to which every packet is added that is sent to a server."""
     packets: list[bytes] = []
-    send = AbstractConnection.send_packed_command
+    opened = Wire.__init__
 
-    def noted(connection: AbstractConnection, command: list[bytes], check_health: bool = True) -> None:  # noqa: FBT001, FBT002
-        packets.extend(command)
-        send(connection, command, check_health)  # type: ignore[no-untyped-call]
+    def noted(wire: Wire, connection: Connection) -> None:
+        opened(wire, connection)
+        send = wire.send
 
-    monkeypatch.setattr(AbstractConnection, "send_packed_command", noted)
+        def send_noted(packet: bytes) -> None:
+            packets.append(packet)
+            send(packet)
+
+        wire.send = send_noted
+
+    monkeypatch.setattr(Wire, "__init__", noted)
     return packets
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import struct
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import redis
 from redis.sentinel import Sentinel
 
 from oncelery.errors import ConfigurationError
+from oncelery.stores.redis.wire import Connection, Wire
 
 #: How long a connection may take to be made, unless the URL says `socket_connect_timeout`.
 CONNECT_SECONDS = 2.0
@@ -24,25 +22,6 @@ REPLY_SECONDS = 5.0
 SCHEMES = {"redis": "redis", "valkey": "redis", "rediss": "rediss", "valkeys": "rediss", "unix": "unix"}
 
 SENTINEL_PORT = 26379
-
-
-class Connection(Protocol):
-    """What we use of a connection of redis-py."""
-
-    #: What the server said when it was greeted.
-    handshake_metadata: Any
-
-    def connect(self) -> None:
-        """Open it and greet the server."""
-
-    def disconnect(self) -> None:
-        """Close it."""
-
-    def send_packed_command(self, command: list[bytes], check_health: bool = ...) -> None:  # noqa: FBT001 - as it is
-        """Send bytes."""
-
-    def read_response(self) -> Any:  # noqa: ANN401 - whatever the server says
-        """Read one reply, and raise it if it is an error."""
 
 
 class Address:
@@ -86,15 +65,12 @@ class Address:
         """How long a reply may take."""
         return float(self._options["socket_timeout"])
 
-    def open(self, node: tuple[str, int] | None = None) -> Connection:
+    def open(self, node: tuple[str, int] | None = None) -> Wire:
         """Connect: to the server, the primary that the Sentinels name, or another node of the same cluster."""
         if node is None and self._primary:
             node = self._ask_sentinels()
         place = {"host": node[0], "port": node[1]} if node else {}
-        connection = self._connection(**self._options | place)
-        connection.connect()
-        _time_in_kernel(connection)
-        return connection
+        return Wire(self._connection(**self._options | place))
 
     def _ask_sentinels(self) -> tuple[str, int]:
         sentinels = [urlsplit(f"//{host}") for host in self._hosts]
@@ -109,19 +85,6 @@ class Address:
             for client in asked.sentinels:
                 client.close()
         return str(host), int(port)
-
-
-def _time_in_kernel(connection: Connection) -> None:
-    """Have the kernel time a plain socket, where Python would ask it first, in a call of its own, each time."""
-    plain: Any = getattr(connection, "_sock", None)
-    # Not one of TLS, or one that lets other greenlets run while it waits.
-    if os.name != "posix" or type(plain).__module__ != socket.__name__ or not plain.gettimeout():
-        return
-    seconds, fraction = divmod(plain.gettimeout(), 1)
-    span = struct.pack("@ll", int(seconds), int(fraction * 1_000_000))
-    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-        plain.setsockopt(socket.SOL_SOCKET, option, span)
-    plain.settimeout(None)
 
 
 def _count(option: str, value: str) -> int:

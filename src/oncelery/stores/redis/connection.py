@@ -1,4 +1,4 @@
-"""The way to the server: one command, one reply, at the least cost redis-py allows; and what can go wrong with it."""
+"""The way to the server: one command, one reply; and what can go wrong with it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from redis import exceptions as driver
 
 from oncelery.errors import ConfigurationError, OnceleryError, StoreUnavailableError
 from oncelery.stores.facts import ServerFacts
-from oncelery.stores.redis.address import Address, Connection
+from oncelery.stores.redis.address import Address
 from oncelery.stores.redis.durability import Barrier, choose_barrier
 from oncelery.stores.redis.facts import server_facts
 from oncelery.stores.redis.scripts import FLAGGED, UNFLAGGED, Word, words
+from oncelery.stores.redis.wire import Wire
 
 #: How often a command is sent, when connections break under it. All verbs may be.
 SENDS = 3
@@ -40,7 +41,10 @@ REFUSALS = (driver.AuthenticationError, driver.AuthorizationError, driver.NoPerm
 REFUSED_IN_SCRIPT = ("NOPERM", "user executing the script", "has no permissions")
 
 #: What another connection, perhaps to another server, may get over: READONLY comes from a primary that is one no more.
-BREAKS = (driver.ConnectionError, driver.TimeoutError, driver.ReadOnlyError)
+BREAKS = (OSError, driver.ConnectionError, driver.TimeoutError, driver.ReadOnlyError)
+
+#: Whatever can go wrong on the way, or is told by the server.
+TROUBLE = (OSError, driver.RedisError)
 
 
 class Server:
@@ -60,7 +64,7 @@ class Server:
         """Run a verb's script and give its reply, in one round trip; if `safe`, when the barrier is passed."""
         try:
             return self._take().run(verb, len(inputs), words(inputs), safe=safe)
-        except driver.RedisError as error:
+        except TROUBLE as error:
             return self._run_again(verb, inputs, error, safe=safe)
 
     def send(self, verb: str, inputs: Sequence[Word]) -> Callable[[], Any]:
@@ -68,7 +72,7 @@ class Server:
         try:
             link = self._take()
             link.send(verb, len(inputs), words(inputs))
-        except driver.RedisError as error:
+        except TROUBLE as error:
             return partial(self._run_again, verb, inputs, error)
         return partial(self._receive, link, verb, inputs)
 
@@ -77,10 +81,10 @@ class Server:
             return link.receive()
         except driver.NoScriptError:
             return self.run(verb, inputs)
-        except driver.RedisError as error:
+        except TROUBLE as error:
             return self._run_again(verb, inputs, error)
 
-    def _run_again(self, verb: str, inputs: Sequence[Word], error: driver.RedisError, *, safe: bool = False) -> Any:  # noqa: ANN401
+    def _run_again(self, verb: str, inputs: Sequence[Word], error: Exception, *, safe: bool = False) -> Any:  # noqa: ANN401
         """Run a verb that has failed once, as long as it may go better."""
         deadline = time.monotonic() + SEND_AGAIN_SECONDS
         failures = 1
@@ -89,7 +93,7 @@ class Server:
             time.sleep(PAUSE_SECONDS * failures)
             try:
                 return self._take().run(verb, len(inputs), words(inputs), safe=safe)
-            except driver.RedisError as another:
+            except TROUBLE as another:
                 error = another
                 failures += 1
         raise mapped(error) from error
@@ -104,7 +108,7 @@ class Server:
             except BaseException:  # also a time limit, after which a reply may be unread
                 link.close()
                 raise
-        except driver.RedisError as error:
+        except TROUBLE as error:
             raise mapped(error) from error
         self._idle.append(link)
         return told
@@ -124,7 +128,7 @@ class Server:
         except IndexError:
             return Link(self._address, self._node, self._prefix, self._idle)
 
-    def _recover(self, error: driver.RedisError) -> bool:
+    def _recover(self, error: Exception) -> bool:
         """Whether it may go better on another connection."""
         if isinstance(error, REFUSALS):
             return False
@@ -143,12 +147,12 @@ class Link:
     """One open connection, which is given back after use, or closed after anything that may leave a reply unread."""
 
     def __init__(self, address: Address, node: tuple[str, int] | None, prefix: bytes, idle: list[Link]) -> None:
-        self._connection = address.open(node)
+        self._wire = address.open(node)
         self._address = address
         self._prefix = prefix
         self._keys = words((1, prefix))
         self._idle = idle
-        self._version = _version(self._connection)
+        self._version = _version(self._wire)
         self._library = FLAGGED if self._version >= FLAGS_SINCE else UNFLAGGED
         self._barrier: Barrier | None = None
 
@@ -172,12 +176,16 @@ class Link:
 
     def send(self, verb: str, count: int, written: bytes) -> None:
         """Send a script's name with its inputs, and nothing else until its reply is received."""
-        self._send(self._command(self._library[verb].head, count, written))
+        try:
+            self._wire.send(self._command(self._library[verb].head, count, written))
+        except BaseException:
+            self.close()
+            raise
 
     def receive(self) -> Any:  # noqa: ANN401
         """Read the reply to what was sent. Then this link is idle again."""
         try:
-            reply = self._connection.read_response()
+            reply = self._wire.read()
         except BaseException as error:
             self._give_back(error)
             raise
@@ -194,14 +202,11 @@ class Link:
 
     def close(self) -> None:
         """Close the connection."""
-        self._connection.disconnect()
-
-    def _send(self, commands: bytes) -> None:
-        self._connection.send_packed_command([commands], check_health=False)
+        self._wire.close()
 
     def _ask(self, command: bytes) -> Any:  # noqa: ANN401
-        self._send(command)
-        return self._connection.read_response()
+        self._wire.send(command)
+        return self._wire.read()
 
     def _ask_and_wait(self, command: bytes) -> Any:  # noqa: ANN401
         barrier = self._barrier = self._barrier or choose_barrier(
@@ -212,7 +217,7 @@ class Link:
             seconds=self._address.reply_seconds,
         )
         # All in one packet, and on one connection: the server waits for what this connection wrote.
-        self._send(b"".join((command, *barrier.commands)))
+        self._wire.send(b"".join((command, *barrier.commands)))
         reply, *waited = [self._read() for _ in range(1 + len(barrier.commands))]
         if isinstance(reply, driver.ResponseError):
             raise reply
@@ -227,7 +232,7 @@ class Link:
     def _read(self) -> Any:  # noqa: ANN401
         """Read a reply, also an error: those that follow must be read as well."""
         try:
-            return self._connection.read_response()
+            return self._wire.read()
         except driver.ResponseError as error:
             return error
 
@@ -239,28 +244,30 @@ class Link:
             self.close()
 
 
-def mapped(error: driver.RedisError) -> OnceleryError:
+def mapped(error: Exception) -> OnceleryError:
     """Give ConfigurationError for what a person must mend, else StoreUnavailableError."""
     if isinstance(error, REFUSALS) or any(sign in str(error) for sign in REFUSED_IN_SCRIPT):
         return ConfigurationError(f"the store does not let us in: {error}")
-    return StoreUnavailableError(f"the store did not answer: {error}")
+    # The kernel calls a reply that is too late "temporarily unavailable".
+    why = "not in time" if isinstance(error, (TimeoutError, BlockingIOError)) else error
+    return StoreUnavailableError(f"the store did not answer: {why}")
 
 
-def _version(connection: Connection) -> tuple[int, ...]:
-    told: str = connection.handshake_metadata[b"version"].decode()
+def _version(wire: Wire) -> tuple[int, ...]:
+    told: str = wire.greeting[b"version"].decode()
     version = tuple(int(number) for number in told.split(".")[:2])
     if version < OLDEST:
-        connection.disconnect()
+        wire.close()
         raise ConfigurationError(f"the store needs Redis 6.2 or newer, or Valkey; this server is Redis {told}")
     return version
 
 
-def _is_moved(error: driver.RedisError) -> bool:
+def _is_moved(error: Exception) -> bool:
     # Before redis-py 6, only its cluster client knew the error by its name.
     return isinstance(error, driver.MovedError) or str(error).startswith("MOVED ")
 
 
-def _moved_to(error: driver.RedisError) -> tuple[str, int] | None:
+def _moved_to(error: Exception) -> tuple[str, int] | None:
     host, _, port = str(error).split()[-1].rpartition(":")
     return (host, int(port)) if host else None
 

@@ -11,12 +11,8 @@ HOLDER_SIZE = 16
 
 def pack_id(text: str) -> bytes:
     """Write a UUID as its bytes, any other id as text."""
-    if len(text) == UUID_LENGTH and text[8:24:5] == "----":
-        digits = text.replace("-", "")
-        packed = _octets(digits, UUID_SIZE)
-        if packed and packed.hex() == digits:
-            return packed
-    return _pack_text(text, UUID_SIZE)
+    digits = text.replace("-", "") if len(text) == UUID_LENGTH and text[8:24:5] == "----" else ""
+    return _octets(digits, UUID_SIZE) or _pack_text(text, UUID_SIZE)
 
 
 def unpack_id(packed: bytes) -> str:
@@ -29,7 +25,7 @@ def unpack_id(packed: bytes) -> str:
 
 def pack_key(text: str) -> bytes:
     """Write a fingerprint as its bytes, any other key as text."""
-    return _pack_digits(text, KEY_SIZE)
+    return _octets(text, KEY_SIZE) or _pack_text(text, KEY_SIZE)
 
 
 def unpack_key(packed: bytes) -> str:
@@ -39,7 +35,7 @@ def unpack_key(packed: bytes) -> str:
 
 def pack_holder(text: str) -> bytes:
     """Write a holder of 128 bits as its bytes, any other as text."""
-    return _pack_digits(text, HOLDER_SIZE)
+    return _octets(text, HOLDER_SIZE) or _pack_text(text, HOLDER_SIZE)
 
 
 def unpack_holder(packed: bytes) -> str:
@@ -47,18 +43,13 @@ def unpack_holder(packed: bytes) -> str:
     return packed.hex() if len(packed) == HOLDER_SIZE else _unpack_text(packed)
 
 
-def _pack_digits(text: str, size: int) -> bytes:
-    packed = _octets(text, size)
-    return packed if packed and packed.hex() == text else _pack_text(text, size)
-
-
-def _octets(digits: str, size: int) -> bytes | None:
-    if len(digits) != 2 * size:
-        return None
+def _octets(digits: str, size: int) -> bytes:
+    """Give so many bytes, if these are their digits as they will be read again; else nothing."""
     try:
-        return bytes.fromhex(digits)
+        octets = bytes.fromhex(digits)
     except ValueError:
-        return None
+        return b""
+    return octets if len(octets) == size and octets.hex() == digits else b""
 
 
 def _pack_text(text: str, size: int) -> bytes:
