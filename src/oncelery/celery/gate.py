@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 
 from oncelery.answers import Existing, Reserved
+from oncelery.job import Job
 
 #: The option of `apply_async` that brings a gate to where it is passed; it goes no further.
 GATE = "oncelery_gate"
@@ -42,8 +43,9 @@ class Gate:
             raise self._found
         return self._found
 
-    def go_on(self) -> None:
-        """Come back if the message is to be sent."""
+    def go_on(self) -> Job:
+        """Give the job if its message is to be sent."""
         answer = self.ask()
         if isinstance(answer, Existing) or answer.job.behind:
             raise NotToBeSent(answer)
+        return answer.job

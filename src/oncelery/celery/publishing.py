@@ -131,15 +131,16 @@ class Publication(Struct, frozen=True, kw_only=True):
     def _route(self) -> str:
         """Decide where the message goes, as Celery does; an app's own router, which may count, is not asked again."""
         amqp, options = self._app.amqp, self.options
-        router = options.get("router") or amqp.router
-        if router is not amqp.router or router.routes or options.get("queue"):
+        given, default = options.get("router"), amqp.default_queue
+        router = given or amqp.router
+        if given or router.routes or options.get("queue"):
             name = options.get("route_name") or self.task.name
             options = router.route(dict(options), name, self.args, self.kwargs, self.task)
             self.destination.update(options, router=ROUTED)
         else:
             # Not by way of the app's configuration, where a look takes as long as all the rest.
-            self.destination.update(queue=amqp.default_queue, router=ROUTED)
-        queue = options.get("queue") or options.get("routing_key") or amqp.default_queue
+            self.destination.update(queue=default, router=ROUTED)
+        queue = options.get("queue") or options.get("routing_key") or default
         return queue_label(queue if isinstance(queue, str) else queue.name, options.get("priority"))
 
 
@@ -204,8 +205,7 @@ def _send_if_accepted(publication: Publication, wait: Callable[[], Reserved | Ex
             raise
         return _not_sent(publication, found.job, error)
     # It may not have come by the gate: sent in another way, or not at all, as in a test that stands in for Celery.
-    gate.go_on()
-    return marked(result, gate.ask().job)
+    return marked(result, gate.go_on())
 
 
 def expect(publication: Publication, job: Job, *, ledger: Ledger | None = None) -> None:
