@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 from guarded.hand import Hand
+from guarded.versions import resolves_annotations
 from pydantic import BaseModel
 
 from oncelery.answers import Existing, Revived
 from oncelery.job import State
+
+pytestmark = resolves_annotations
 
 
 class Parcel(BaseModel):

@@ -14,6 +14,7 @@ from celery.exceptions import (
 )
 from faults.brokers import Broker
 from faults.workers import Worker, Workers
+from guarded.versions import dumps_models, tells_of_rejections
 from guarded.world import SOON, World
 from kombu.exceptions import EncodeError
 
@@ -299,6 +300,7 @@ def test_a_duplicate_of_a_dead_letter_is_new_work(world: World) -> None:
     assert len(world.told(name)) == 2
 
 
+@tells_of_rejections
 def test_a_rejected_message_is_a_dead_letter(world: World) -> None:
     result = world.tasks.rejects.delay(world.name(), requeue=False)
 
@@ -392,6 +394,7 @@ def test_a_guarded_task_called_as_a_function_is_part_of_the_run_that_calls_it(wo
     assert [entry.job_id for entry in world.told(name)] == [result.id]
 
 
+@dumps_models
 def test_models_are_known_by_what_is_sent(world: World) -> None:
     name = world.name()
     order = {"order_id": "o-1", "amount": 5}

@@ -190,7 +190,7 @@ def test_lua_and_python_know_the_same_states() -> None:
 def test_the_scripts_use_no_command_that_is_newer_than_redis_6_2(redis7: RedisServer) -> None:
     text = "".join(path.read_text() for path in Path(scripts.__file__).parent.glob("*.lua"))
     used = set(re.findall(r"call\('([A-Z]+)'", text))
-    with client_of(redis7) as client:
+    with Redis.from_url(redis7.url, protocol=3) as client:
         since = {
             command: client.execute_command("COMMAND DOCS", command)[command.lower().encode()][b"since"]  # type: ignore[no-untyped-call]
             for command in used
