@@ -132,7 +132,7 @@ class Publication(Struct, frozen=True, kw_only=True):
         """Decide where the message goes, as Celery does; an app's own router, which may count, is not asked again."""
         amqp, options = self._app.amqp, self.options
         given, default = options.get("router"), amqp.default_queue
-        router = given or amqp.router
+        router: Any = given or amqp.router
         if given or router.routes or options.get("queue"):
             name = options.get("route_name") or self.task.name
             options = router.route(dict(options), name, self.args, self.kwargs, self.task)

@@ -192,7 +192,7 @@ def test_the_scripts_use_no_command_that_is_newer_than_redis_6_2(redis7: RedisSe
     used = set(re.findall(r"call\('([A-Z]+)'", text))
     with Redis.from_url(redis7.url, protocol=3) as client:
         since = {
-            command: client.execute_command("COMMAND DOCS", command)[command.lower().encode()][b"since"]  # type: ignore[no-untyped-call]
+            command: client.execute_command("COMMAND DOCS", command)[command.lower().encode()][b"since"]
             for command in used
         }
 
