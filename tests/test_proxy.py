@@ -52,7 +52,11 @@ def counter() -> str:
 
 def client_through(proxy: FaultProxy, valkey: ValkeyServer, *, retries: int = 0, timeout: float = SOON) -> Redis:
     return Redis.from_url(
-        proxy.url(valkey.url), decode_responses=True, socket_timeout=timeout, retry=Retry(NoBackoff(), retries)
+        proxy.url(valkey.url),
+        decode_responses=True,
+        socket_timeout=timeout,
+        retry=Retry(NoBackoff(), retries),
+        retry_on_error=[RedisConnectionError],
     )
 
 

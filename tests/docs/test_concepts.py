@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from celery import Celery, Task, chain
+from guarded.versions import dumps_models
 from pydantic import BaseModel
 
 from oncelery import TASK_ID, Oncelery
@@ -126,6 +127,7 @@ def test_part_of_a_chain_takes_the_result_of_the_same_work_and_the_next_one_goes
     assert ran == [(1, 1), (2, 10)]
 
 
+@dumps_models
 def test_a_model_is_its_dump_but_not_a_dictionary_without_its_default(bench: Bench) -> None:
     order = Order(id="o-1")
     first, same, other = (pay.delay(given).id for given in (order, order.model_dump(), {"id": "o-1"}))

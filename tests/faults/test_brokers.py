@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from guarded.versions import restores_often
 from redis import Redis
 
 from faults.brokers import Broker, broker_on
@@ -114,6 +115,7 @@ def test_every_job_of_a_broker_that_was_emptied_is_published_again(own_valkey: V
         assert scene.journal.verdict(list(jobs)).is_clean
 
 
+@restores_often
 def test_a_task_longer_than_the_visibility_timeout_runs_once_however_often_it_is_delivered(
     valkey: ValkeyServer, setting: Setting
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -80,6 +81,11 @@ def desk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
         yield Desk(target=WAYS[way](connection), connection=connection, table=table)
 
 
+@pytest.fixture(autouse=True)
+def _no_row_is_pruned_by_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inbox, "PRUNE_EVERY", math.inf)
+
+
 @pytest.fixture(scope="module")
 def databases(postgres: PostgresServer) -> dict[str, str]:
     """Give two databases that the tests of this module share, each with a ledger."""
@@ -103,6 +109,7 @@ def shop_of(request: pytest.FixtureRequest, hand: Hand, databases: dict[str, str
     inbox.create(books.url)
     url = databases[where] if where in databases else fresh_database(request.getfixturevalue("valkey"))
     ledger = Ledger(open_store(url, clock=hand.clock))
+    ledger.get("-")  # its tables are there, also after a test that does not use it
     yield Shop(hand, books, ledger)
     ledger.store.close()
     books.close()
