@@ -16,6 +16,7 @@ from typing import Any
 from celery import Celery
 from celery.result import AsyncResult
 from guarded.books import Books, pay
+from guarded.closing import closed
 
 from faults.brokers import Broker
 from faults.workers import ALONE, Worker, Workers
@@ -115,7 +116,7 @@ def office_of(folder: Path, *, broker: Broker, store: str, results: str, books: 
     clerk = Clerk(**broker.settings, result_backend=results, **ours)
     # A publisher would listen for each result, over a connection that outlives the test.
     clerk.app.backend.on_task_call = lambda *_: None  # type: ignore[method-assign]
-    with Workers(folder) as workers, clerk.app:
+    with closed(clerk.once), Workers(folder) as workers, clerk.app:
         yield Office(
             broker=broker,
             results=results,
@@ -125,7 +126,6 @@ def office_of(folder: Path, *, broker: Broker, store: str, results: str, books: 
             folder=folder,
             environment=names,
         )
-    clerk.once.ledger.store.close()
     books.close()
 
 

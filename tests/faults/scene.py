@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from celery.result import AsyncResult
+from guarded.closing import closed
 
 from faults.brokers import Broker
 from faults.journal import Journal
@@ -98,7 +99,7 @@ def scene_of(
     shop = Shop(**broker.settings, result_backend=results, **ours, **settings)
     # A publisher would listen for each result, over a connection that outlives the test.
     shop.app.backend.on_task_call = lambda *_: None  # type: ignore[method-assign]
-    with Workers(folder) as workers, shop.app:
+    with closed(shop.once), Workers(folder) as workers, shop.app:
         yield Scene(
             broker=broker,
             store=store,
@@ -109,7 +110,6 @@ def scene_of(
             journal=journal,
             environment={**journal.environment, **names},
         )
-    shop.once.ledger.store.close()
 
 
 def busyness() -> float:

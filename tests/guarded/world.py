@@ -17,6 +17,7 @@ from faults.brokers import Broker
 from faults.journal import Entry, Journal
 from faults.workers import Worker, Workers
 
+from guarded.closing import closed
 from oncelery import Oncelery
 from oncelery.embedded.process import eventually
 from oncelery.job import Job, Query
@@ -109,13 +110,12 @@ class World:
     def close(self) -> None:
         """Let go of the connections, and leave no trace."""
         STATE._tls.current_app = None  # noqa: SLF001 - the opposite of set_current
-        self.once.ledger.store.close()
         backend: Any = self.app.backend
-        if consumer := getattr(backend, "result_consumer", None):
-            # Results that are still referred to would else unsubscribe on a connection that is gone.
-            consumer.stop()
-            consumer._pubsub = None  # noqa: SLF001
-            backend.client.close()
+        with closed(self.once):
+            if consumer := getattr(backend, "result_consumer", None):
+                # Results that are still referred to would else unsubscribe on a connection that is gone.
+                consumer.stop()
+                consumer._pubsub = None  # noqa: SLF001
         self.app.close()
 
 
