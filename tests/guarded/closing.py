@@ -20,5 +20,5 @@ def closed(once: Oncelery) -> Iterator[None]:
         once.counting.by_itself = False
         once.ledger.store.close()
         backend: Any = once.app.backend
-        if client := getattr(backend, "client", None):
-            client.connection_pool.disconnect()
+        if pool := getattr(getattr(backend, "client", None), "connection_pool", None):
+            pool.disconnect()
