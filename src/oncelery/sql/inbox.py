@@ -109,9 +109,13 @@ def create(url: str) -> None:
         else:
             import sqlalchemy  # noqa: PLC0415 - optional
 
-            with sqlalchemy.create_engine(url).begin() as connection:
-                for statement in statements:
-                    connection.exec_driver_sql(statement)
+            engine = sqlalchemy.create_engine(url)
+            try:
+                with engine.begin() as connection:
+                    for statement in statements:
+                        connection.exec_driver_sql(statement)
+            finally:
+                engine.dispose()
     except Exception as error:
         raise ConfigurationError(f"could not make {TABLE}: {error}{_remedy(error)}") from error
 

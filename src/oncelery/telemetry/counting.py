@@ -71,6 +71,9 @@ class Counting:
         self._count = count
         self.start_anew()
         _all.add(self)
+        # What is registered last is called first: before stores that were opened until now are closed.
+        atexit.unregister(flush_all)
+        atexit.register(flush_all)
 
     def start_anew(self) -> None:
         """Forget everything: in a forked child, what was heard is its parent's to count, and the thread is not here."""
@@ -137,7 +140,6 @@ class Counting:
 _all: weakref.WeakSet[Counting] = weakref.WeakSet()
 
 
-@atexit.register
 def flush_all() -> None:
     """Flush whatever this process has counted; for its end."""
     for counting in list(_all):
