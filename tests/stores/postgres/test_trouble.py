@@ -181,6 +181,28 @@ def test_a_store_that_nobody_closed_lets_its_process_end_in_silence(url: str, na
     assert process.stdout + process.stderr == ""
 
 
+def test_what_a_process_has_counted_last_is_in_the_ledger_when_it_has_ended(
+    store: PostgresStore, url: str, namespace: str
+) -> None:
+    program = f"""
+from oncelery.job import Submission
+from oncelery.ledger import Ledger
+from oncelery.stores import open_store
+from oncelery.telemetry.counting import Counting
+
+ledger = Ledger(open_store({url!r}, namespace={namespace!r}))
+ledger.events.subscribe(Counting(ledger.count))
+ledger.reserve(Submission(id="job", key="0" * 64, task="charge", body=b""))
+"""
+
+    process = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, check=True, text=True, timeout=PATIENCE_SECONDS
+    )
+
+    assert process.stdout + process.stderr == ""
+    assert store.tally().decisions == {("charge", "accepted"): 1}
+
+
 def test_a_closed_store_opens_again(store: PostgresStore) -> None:
     accepted(store)
 
