@@ -4,6 +4,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import amqp
 import psutil
@@ -31,6 +32,16 @@ def read(url: str) -> str | None:
         queue.declare()
         letter = queue.get(no_ack=True)
         return None if letter is None else str(letter.body)
+
+
+def is_written(name: bytes, folder: Path) -> bool:
+    """Whether RabbitMQ has written of a queue where it looks when it starts."""
+    return any(name in log.read_bytes() for log in folder.rglob("LATEST.LOG"))
+
+
+def is_removed(folder: Path) -> bool:
+    shutil.rmtree(folder, ignore_errors=True)
+    return not folder.exists()
 
 
 def is_listening(port: int) -> bool:
@@ -74,11 +85,13 @@ def test_a_killed_rabbitmq_keeps_what_it_confirmed_and_a_stopped_one_leaves_noth
     ports = [private_rabbitmq.port, private_rabbitmq.mapper.port]
     vhost = private_rabbitmq.create_vhost()
     publish(vhost, "kept")
+    # It confirms messages; of what it knows of queues it does not say when it is on disk.
+    assert eventually(lambda: is_written(b"letters", private_rabbitmq.folder), SOON)
 
     private_rabbitmq.kill()
     private_rabbitmq.restart()
 
-    assert read(vhost) == "kept"
+    assert eventually(lambda: read(vhost) == "kept", SOON)
 
     private_rabbitmq.stop()
 
@@ -119,7 +132,8 @@ def test_rabbitmq_and_its_port_mapper_end_when_their_parent_is_killed() -> None:
         parent.kill()
 
         assert eventually(lambda: not any(is_listening(int(port)) for port in ports), SOON)
-    shutil.rmtree(folder)
+    # It has stopped listening, and may still be writing.
+    assert eventually(lambda: is_removed(Path(folder)), SOON)
 
 
 def test_without_rabbitmq_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

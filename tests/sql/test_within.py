@@ -40,6 +40,7 @@ def books(database: str) -> Iterator[Books]:
 def shop(hand: Hand, books: Books) -> Iterator[Hand]:
     """Give a worker's hand whose ledger is in the database of the books."""
     ledger = Ledger(open_store(books.url, clock=hand.clock))
+    ledger.get("-")  # its tables are there, also after a test that does not use it
     hand.once.__dict__["ledger"] = ledger
     yield hand
     ledger.store.close()
