@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import socket
 import time
 from contextlib import closing
@@ -267,3 +268,13 @@ def test_a_lost_confirmation_leaves_the_message_in_the_queue(rabbitmq: RabbitMQS
         letter = queue.get(no_ack=True)
         assert letter is not None
         assert letter.body == "dear reader"
+
+
+def test_connections_that_are_just_being_accepted_are_closed_with_the_proxy(valkey: ValkeyServer) -> None:
+    for _ in range(20):
+        with FaultProxy(valkey.port) as proxy:
+            clients = [socket.create_connection((LOOPBACK, proxy.port)) for _ in range(5)]
+        for client in clients:
+            client.close()
+    # One that was forgotten would complain now.
+    gc.collect()

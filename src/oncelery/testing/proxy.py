@@ -28,6 +28,9 @@ CHUNK_BYTES = 65_536
 #: For SO_LINGER: a close throws away what is unsent and sends a reset, which is what a crash looks like from outside.
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
+#: How many turns of its loop asyncio takes to accept a connection and begin to serve it.
+TURNS_TO_ACCEPT = 4
+
 
 @dataclass(slots=True)
 class Loss:
@@ -147,11 +150,18 @@ class FaultProxy:
             self.port = port
 
     async def _refuse(self) -> None:
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
+        if self._listener is None:
+            return
+        for ear in self._listener.sockets:
+            self._loop.remove_reader(ear.fileno())
+        # Asyncio would forget a connection that it is accepting while its server is closed.
+        await _finish_accepting()
+        self._listener.close()
+        self._listener = None
 
     async def _cut(self) -> None:
+        # A line that has not begun could not tell its ends.
+        await _finish_accepting()
         for line in self._lines:
             line.cancel()
         await asyncio.gather(*self._lines, return_exceptions=True)
@@ -160,6 +170,11 @@ class FaultProxy:
         line = self._loop.create_task(_Line(self, reader, writer).run())
         self._lines.add(line)
         line.add_done_callback(self._lines.discard)
+
+
+async def _finish_accepting() -> None:
+    for _ in range(TURNS_TO_ACCEPT):
+        await asyncio.sleep(0)
 
 
 class _Line:
