@@ -1,4 +1,4 @@
-"""Bytes: how the small records inside a job (errors, progress, attempts) are written. JSON only, never pickle."""
+"""JSON in and out, never pickle: records inside a job, values of steps, leases, answers over HTTP."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _encoder = msgspec.json.Encoder()
 
 
 def encode(value: object) -> bytes:
-    """Write a value as JSON; half a character, as in a badly encoded file name, as its escape."""
+    """Write a value as JSON; a lone surrogate, as in a badly encoded file name, as its escape."""
     try:
         return _encoder.encode(value)
     except UnicodeEncodeError:
@@ -24,10 +24,15 @@ def decode(text: bytes | str, kind: type[T]) -> T:
     return msgspec.json.decode(text, type=kind, strict=False)
 
 
+def escaped(text: str) -> str:
+    """Give the text with its lone surrogates as escapes, so that it can be written as UTF-8."""
+    return text.encode(errors="backslashreplace").decode()
+
+
 def _whole(value: object) -> object:
     match value:
         case str():
-            return value.encode(errors="backslashreplace").decode()
+            return escaped(value)
         case list():
             return [_whole(item) for item in value]
         case dict():

@@ -7,7 +7,7 @@ the time, which counts where every task makes a dozen. Change one with `msgspec.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Generic, TypeVar
@@ -15,6 +15,9 @@ from typing import Generic, TypeVar
 from msgspec import Struct, field
 
 T = TypeVar("T")
+
+#: Keeps the ledgers of several applications on one server apart; the Redis hash tag, the PostgreSQL schema.
+DEFAULT_NAMESPACE = "oncelery"
 
 #: How long a completed key answers duplicates with its result.
 DEFAULT_RETENTION = timedelta(hours=24)
@@ -26,6 +29,10 @@ DEFAULT_HISTORY = timedelta(days=7)
 LONGEST = timedelta(days=365_000)
 
 NO_TIME = timedelta(0)
+MICROSECOND = timedelta(microseconds=1)
+
+#: From when fences count: a fence is no less than the ledger's time in microseconds, when its run began.
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 #: How many unfinished attempts a job remembers.
 PAST_KEPT = 20
@@ -247,6 +254,10 @@ class Job(Struct, frozen=True, kw_only=True):
     steps: Mapping[str, bytes] = field(default_factory=lambda: MappingProxyType({}))
     #: How many duplicates were answered with this job.
     duplicates: int = 0
+
+    def keeps_key(self, now: datetime) -> bool:
+        """Whether a new submission gets this job back."""
+        return self.state.live or bool(self.retained_until and self.retained_until > now)
 
     def lease(self, duration: timedelta, durability: Durability) -> Lease:
         """Give the lease of the run under way."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from oncelery.errors import ConfigurationError
-from oncelery.job import Quota
+from oncelery.job import DEFAULT_NAMESPACE, Quota
 from oncelery.policy import Policy
 
 #: `oncelery_lease = 10` in the app's configuration (so CELERY_ONCELERY_LEASE in Django), or ONCELERY_LEASE=10.
@@ -29,10 +29,11 @@ class Settings:
     #: Where the ledger is kept: a URL for `open_store`. Empty until somebody says so.
     store: str = ""
     #: Keeps apps that share a store apart; also part of every key.
-    namespace: str = "oncelery"
+    namespace: str = DEFAULT_NAMESPACE
     #: How often a worker looks for lost jobs, in seconds; 0 switches its sweeper off.
     sweep_every: float = 2.0
-    #: How many deaths before a run bury a job as "never started"; one more, if the first took the whole worker along.
+    #: So many deaths of processes by a job's message, before it could begin, bury it as "never started"; one more if
+    #: the first took the whole worker along, so that nobody could tell.
     max_received: int = 3
     #: A publication that the broker refuses: "accept" the job for the sweeper, or "refuse" it with the broker's error.
     on_broker_down: Literal["accept", "refuse"] = "accept"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from msgspec import Struct
 
+from oncelery.codec import escaped
 from oncelery.errors import JobCancelledError, OutcomeUnknownError
 from oncelery.job import Cause, Failure, Reason
 
@@ -85,8 +86,8 @@ def decide(outcome: Outcome, policy: Policy, lease: Lease, *, jitter: float) -> 
         case Returned(result):
             return Complete(result=result)
         case Raised(JobCancelledError() as error):
-            # Half a character, as of a badly encoded file name, as its escape: what no store takes would end no job.
-            return Cancel(reason=str(error).encode(errors="backslashreplace").decode())
+            # What no store takes would end no job.
+            return Cancel(reason=escaped(str(error)))
         case Raised(OutcomeUnknownError(), failure):
             return Bury(reason=Reason.OUTCOME_UNKNOWN, error=failure)
         case Raised(error, failure):

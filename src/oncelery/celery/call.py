@@ -15,7 +15,7 @@ from celery.exceptions import Ignore, Reject, Retry, WorkerShutdown, WorkerTermi
 from kombu.exceptions import EncodeError
 
 from oncelery.celery.message import DIGEST, KEY, NOTIFY, SCOPE, Message, read, write
-from oncelery.celery.publishing import delay_until, job_id, queue_label
+from oncelery.celery.publishing import delay_until, job_id_of, queue_label
 from oncelery.errors import ConfigurationError, JobCancelledError, StoreUnavailableError, TooLargeError
 from oncelery.job import Failure, Job, Lease, Submission
 from oncelery.policy import Backoff
@@ -75,7 +75,7 @@ class TaskCall:
         self.notify = "" if self.eager else notify
         delivery = request.delivery_info or {}
         return Submission(
-            id=job_id(task, request.id, request.replaced_task_nesting),
+            id=job_id_of(task, request.id, request.replaced_task_nesting),
             key=key,
             digest=digest,
             scope=scope,

@@ -300,7 +300,7 @@ class Oncelery:
 
     def sweep(self) -> Swept:
         """Publish what is lost, delete what is old; what the workers do by themselves."""
-        return sweep(self, self.ledger)
+        return sweep(self)
 
 
 def _refuse_misspelt(conf: Any) -> None:

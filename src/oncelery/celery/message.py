@@ -67,7 +67,7 @@ class Message(Struct, frozen=True):
         serializer = options.get("serializer") or serializer or app.conf.task_serializer
         return write([self.task, list(self.args), dict(self.kwargs), options], serializer)
 
-    def revived(self, args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None) -> Message:
+    def revived(self, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> Message:
         """Give the message a new life, perhaps with other arguments: it has neither expired nor been retried."""
         return Message(
             self.task,

@@ -21,21 +21,29 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("oncelery")
 
 
-def opened(once: Oncelery, job_id: str, lease: timedelta, read: Callable[[], object]) -> ReceivedAnswer | None:
+def open_watched(once: Oncelery, job_id: str, lease: timedelta, read: Callable[[], object]) -> ReceivedAnswer | None:
     """Open a message under the eyes of the ledger, if it lets us: if it answers Counted."""
-    answer = tell(once, job_id, lease=lease)
+    answer = about_to_open(once, job_id, lease)
     if isinstance(answer, Counted):
         try:
             read()
         finally:
-            # It is opened, and who did so lives.
-            tell(once, job_id, lease=NO_TIME)
+            _tell(once, job_id, lease=NO_TIME)
     return answer
 
 
-def tell(once: Oncelery, job_id: str, *, lease: timedelta | None = None) -> ReceivedAnswer | None:
-    """Tell the ledger of a delivery that has not led to a run; without a lease, that it has led to a death."""
-    # Of the first death nothing may have been told.
+def about_to_open(once: Oncelery, job_id: str, lease: timedelta) -> ReceivedAnswer | None:
+    """Tell the ledger that a message is being opened, by someone who begins within the lease or is dead."""
+    return _tell(once, job_id, lease=lease)
+
+
+def died(once: Oncelery, job_id: str) -> ReceivedAnswer | None:
+    """Tell the ledger that opening a message was the death of a process."""
+    return _tell(once, job_id, lease=None)
+
+
+def _tell(once: Oncelery, job_id: str, *, lease: timedelta | None) -> ReceivedAnswer | None:
+    # The job is buried with the first death over the limit.
     limit = max(once.settings.max_received - 1, 0)
     try:
         return once.ledger.received(job_id, limit=limit, lease=lease)

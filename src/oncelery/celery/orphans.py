@@ -16,7 +16,7 @@ from kombu.serialization import prepare_accept_content
 from kombu.utils.json import loads
 
 from oncelery.celery.message import KEY, PARKED
-from oncelery.celery.publishing import job_id
+from oncelery.celery.publishing import job_id_of
 from oncelery.celery.task import IdempotentTask
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Orphans:
         ):
             # It waits in a worker's memory, as it should.
             return False
-        job = self._once.ledger.get(job_id(task, headers["id"], headers.get("replaced_task_nesting")))
+        job = self._once.ledger.get(job_id_of(task, headers["id"], headers.get("replaced_task_nesting")))
         if job is None and PARKED in headers:
             # It waits for another job. While that lives, each copy of it would be put aside again, and they would be
             # more each time.

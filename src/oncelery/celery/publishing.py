@@ -72,7 +72,7 @@ class Publication(Struct, frozen=True, kw_only=True):
     @property
     def job_id(self) -> str:
         """The id of the job that this call would be."""
-        return job_id(self.task, self.task_id, self.options.get("replaced_task_nesting"))
+        return job_id_of(self.task, self.task_id, self.options.get("replaced_task_nesting"))
 
     @property
     def on_duplicate(self) -> OnDuplicate:
@@ -265,12 +265,12 @@ def publish_again(once: Oncelery, job: Job, *, countdown: float | None = None, r
         once.send_unguarded(message.task, message.args, message.kwargs, countdown=whole(once.app, countdown), **options)
 
 
-def publish_or_leave(job: str, publish: Callable[[], object]) -> None:
+def publish_or_leave(job_id: str, publish: Callable[[], object]) -> None:
     """Publish for a job that the ledger holds: what cannot be published now, the sweeper publishes later."""
     try:
         publish()
     except Exception as error:  # noqa: BLE001 - the run that publishes it has ended otherwise, and well
-        _logger.warning("could not publish the message of job %s; the sweeper will: %s", job, error)
+        _logger.warning("could not publish the message of job %s; the sweeper will: %s", job_id, error)
 
 
 def cancel_expired(once: Oncelery, job: Job, *, ledger: Ledger | None = None) -> bool:
@@ -296,7 +296,7 @@ def sent_as(app: Celery, job: Job) -> tuple[str, bool]:
     return told.get("task_id", job.id), told.get("ignore_result", task is not None and task.ignore_result)
 
 
-def job_id(task: IdempotentTask, task_id: str, replaced: int | None) -> str:
+def job_id_of(task: IdempotentTask, task_id: str, replaced: int | None) -> str:
     """Name the job of a message: its task id, except for a task that replaced another one under that id."""
     return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{task_id}/{task.name}/{replaced}")) if replaced else task_id
 

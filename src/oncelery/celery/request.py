@@ -17,8 +17,8 @@ from celery.worker.state import task_ready
 from oncelery.answers import Buried, Busy, Cancelled, Finished, ReceivedAnswer, Settled
 from oncelery.celery.call import failure_of
 from oncelery.celery.message import RESENT
-from oncelery.celery.opening import fail_buried, opened, tell
-from oncelery.celery.publishing import job_id, publish_again, publish_or_leave
+from oncelery.celery.opening import about_to_open, died, fail_buried, open_watched
+from oncelery.celery.publishing import job_id_of, publish_again, publish_or_leave
 from oncelery.errors import OnceleryError
 from oncelery.job import DISCARDED, Cause, Reason, State
 from oncelery.settlement import Raised, Release, decide
@@ -42,12 +42,12 @@ class GuardedRequest(Request):  # type: ignore[misc] # untyped in the stubs
 
     @property
     def _job_id(self) -> str:
-        return job_id(self.task, self.id, self.replaced_task_nesting)
+        return job_id_of(self.task, self.id, self.replaced_task_nesting)
 
     def on_accepted(self, pid: Any, time_accepted: float) -> None:
         """Tell who opens a message that has come before; what it holds may be the death of all this worker."""
         if _has_come_before(self._message):
-            tell(self._once, self._job_id, lease=self.task.policy.lease)
+            about_to_open(self._once, self._job_id, self.task.policy.lease)
         super().on_accepted(pid, time_accepted)
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
@@ -67,7 +67,7 @@ class GuardedRequest(Request):  # type: ignore[misc] # untyped in the stubs
         """Count the crash; whether the job is over, and its message with it."""
         lease = self._once.board.take_down(self._job_id)
         if lease is None:
-            return self._ends_buried(tell(self._once, self._job_id))
+            return self._ends_buried(died(self._once, self._job_id))
         try:
             self._once.ledger.settle(lease, Release(cause=Cause.CRASH))
         except OnceleryError as error:
@@ -159,9 +159,12 @@ def _has_come_before(message: Any) -> bool:
 
 
 def _is_over(task: Any, message: Any) -> bool:
-    """Open the message; or not, because nothing will ever come of it, or of another copy sooner."""
+    """Whether to acknowledge a message that has come before, unread; else it is opened, after the ledger is told.
+
+    So if its job was buried as "never started", or discarded, or if somebody is opening another copy.
+    """
     task_id = message.headers["id"]
-    job = job_id(task, task_id, message.headers.get("replaced_task_nesting"))
+    job_id = job_id_of(task, task_id, message.headers.get("replaced_task_nesting"))
 
     def read() -> None:
         # What cannot be read is for Celery to refuse; what can, it need not read again.
@@ -169,7 +172,7 @@ def _is_over(task: Any, message: Any) -> bool:
             _ = message.payload
 
     # Afterwards it waits, perhaps for long, until it is handed to a child: see on_accepted.
-    match opened(task.oncelery, job, task.policy.lease, read):
+    match open_watched(task.oncelery, job_id, task.policy.lease, read):
         case Busy():
             # Somebody opens a copy of it. If that is the death of them, the sweeper publishes another.
             return True

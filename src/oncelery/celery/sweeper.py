@@ -21,12 +21,11 @@ from kombu.exceptions import OperationalError
 
 from oncelery.answers import Buried, Counted
 from oncelery.celery.message import Message
-from oncelery.celery.opening import fail_buried, opened
+from oncelery.celery.opening import fail_buried, open_watched
 from oncelery.celery.orphans import LOOK_EVERY, Orphans
 from oncelery.celery.publishing import publish_again
 from oncelery.errors import OnceleryError, StoreUnavailableError
 from oncelery.job import LAPSED, Job, State
-from oncelery.ledger import Ledger
 
 if TYPE_CHECKING:
     from oncelery.celery.extension import Oncelery
@@ -49,7 +48,7 @@ class Swept:
     pruned: int
 
 
-def sweep(once: Oncelery, ledger: Ledger) -> Swept:
+def sweep(once: Oncelery) -> Swept:
     """Publish what is due and delete what is past its history; no bad job and no full queue keeps back the others.
 
     Raises:
@@ -57,7 +56,7 @@ def sweep(once: Oncelery, ledger: Ledger) -> Swept:
     """
     published = failed = 0
     full: set[str] = set()
-    for job in ledger.due(limit=BATCH, empty_queues=empty_queues(once)):
+    for job in once.ledger.due(limit=BATCH, empty_queues=empty_queues(once)):
         if job.state.live and job.queue in full:
             failed += 1
             continue
@@ -73,7 +72,7 @@ def sweep(once: Oncelery, ledger: Ledger) -> Swept:
         except Exception:
             failed += 1
             _logger.exception("could not publish job %s again", job.id)
-    return Swept(published=published, failed=failed, pruned=ledger.prune())
+    return Swept(published=published, failed=failed, pruned=once.ledger.prune())
 
 
 def _publish(once: Oncelery, job: Job) -> bool:
@@ -85,7 +84,7 @@ def _publish(once: Oncelery, job: Job) -> bool:
         return False
     if job.state is State.QUEUED:
         # Before it is published: who gets it must not find that it is being opened.
-        answer = opened(once, job.id, once.policy().lease, lambda: Message.unpack(once.app, job.body or b""))
+        answer = open_watched(once, job.id, once.policy().lease, lambda: Message.unpack(once.app, job.body or b""))
         if answer is None:
             raise StoreUnavailableError(f"job {job.id} is not published again for now", job_id=job.id)
         if isinstance(answer, Buried):

@@ -20,7 +20,7 @@ from oncelery.celery.message import PARKED, write
 from oncelery.celery.publishing import (
     Publication,
     delay_of,
-    job_id,
+    job_id_of,
     marked,
     name_links,
     publish_again,
@@ -242,7 +242,7 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
         nesting = request.replaced_task_nesting or 0
         key = self.identity.of(sig.args, sig.kwargs, namespace=once.namespace, task_id=request.id).key
         last = once.ledger.last(key)
-        if last is None or last.id not in {job_id(self, request.id, each) for each in range(nesting + 1)}:
+        if last is None or last.id not in {job_id_of(self, request.id, each) for each in range(nesting + 1)}:
             return sig
         apart = sig.clone()
         apart.options["idempotency_key"] = f"{key}/{request.id}/{nesting + 1}"
@@ -265,11 +265,11 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
             ended = execute(self.oncelery.ledger, self.oncelery.heartbeat, call)
             return self._answer(call, ended)
         except (StoreUnavailableError, SoftTimeLimitExceeded) as error:
-            its_own = isinstance(ended, Ended) and isinstance(ended.outcome, Raised) and ended.outcome.error is error
-            if its_own or self.request.is_eager:
-                # No message comes again of a call that is eager: its caller is to know.
-                raise
-            # Not acknowledged: nobody knows what is recorded, but the ledger, which tells who gets the message next.
+            if isinstance(ended, Ended) and isinstance(ended.outcome, Raised) and ended.outcome.error is error:
+                raise  # the task's own, and its job is settled
+            if request.is_eager:
+                raise  # no message comes again of such a call: its caller is to know
+            # Not acknowledged: only the ledger knows what is recorded, and answers whoever gets the message next.
             raise Reject(error, requeue=True) from error
 
     def run_granted(self, *args: Any, **kwargs: Any) -> Any:
@@ -283,10 +283,10 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
                 return self._conclude(call, ended)
             case Finished(job) | Buried(job):
                 # Also of one that had ended before: whoever ended it may have died before it told.
-                self._tell(call, job.id, job.state, job.fence)
+                self._call_back(call, job.id, job.state, job.fence)
                 return self._replay(job, call.submission.id)
             case Cancelled(job):
-                self._tell(call, job.id, job.state, job.fence)
+                self._call_back(call, job.id, job.state, job.fence)
                 return self._revoked(job.reason)
             case Busy(job) if job.id != call.submission.id:
                 return self._wait_for(job)
@@ -300,7 +300,7 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
 
     def _conclude(self, call: TaskCall, ended: Ended) -> Any:
         once, run = self.oncelery, ended.run
-        self._tell(call, run.job_id, ended.answer.state, run.fence)
+        self._call_back(call, run.job_id, ended.answer.state, run.fence)
         if ended.answer.next_id and (trailing := once.ledger.get(ended.answer.next_id)):
             publish_or_leave(trailing.id, lambda: publish_again(once, trailing))
         if ended.answer.state is State.CANCELLED:
@@ -323,18 +323,18 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
             self._name_links(call.request)
         return call.value
 
-    def _tell(self, call: TaskCall, job_id: str, state: State, fence: int) -> None:
+    def _call_back(self, call: TaskCall, job_id: str, state: State, fence: int) -> None:
         # After it is settled: who is told may submit the same work again, at once.
         if call.notify and not state.live:
             self.oncelery.callbacks.tell(job_id, state, fence, call.notify)
 
-    def _again(self, job: str, error: BaseException, delay: timedelta) -> Retry:
+    def _again(self, job_id: str, error: BaseException, delay: timedelta) -> Retry:
         """Publish the next attempt that the policy grants, past Celery's own count of retries."""
         countdown = whole(self.app, delay.total_seconds())
         again = self.signature_from_request(retries=self.request.retries + 1, countdown=countdown)
         if not self.request.is_eager:
             publish_or_leave(
-                job, lambda: super(IdempotentTask, self).apply_async(again.args, again.kwargs, **again.options)
+                job_id, lambda: super(IdempotentTask, self).apply_async(again.args, again.kwargs, **again.options)
             )
         return Retry(exc=error, when=countdown, is_eager=self.request.is_eager, sig=again)
 

@@ -9,7 +9,7 @@ import click
 
 from oncelery.cli.output import coloured, console, json_option, printable, tell
 from oncelery.cli.target import Target, target_options
-from oncelery.stores import DEFAULT_NAMESPACE
+from oncelery.job import DEFAULT_NAMESPACE
 
 if TYPE_CHECKING:
     from oncelery.operations.doctor import Finding

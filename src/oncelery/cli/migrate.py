@@ -9,8 +9,9 @@ import click
 from oncelery.cli.output import json_option, tell
 from oncelery.cli.target import Target, target_options
 from oncelery.errors import ConfigurationError
+from oncelery.job import DEFAULT_NAMESPACE
 from oncelery.sql.inbox import TABLE, create, ddl, dialect_of
-from oncelery.stores import DEFAULT_NAMESPACE, open_store
+from oncelery.stores import open_store
 
 
 @runtime_checkable

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import click
 
-from oncelery.stores import DEFAULT_NAMESPACE
+from oncelery.job import DEFAULT_NAMESPACE
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -65,7 +65,7 @@ class Target:
         from oncelery.operations.jobs import Jobs  # noqa: PLC0415 - as above
 
         ledger = self.ledger()
-        return Jobs(ledger, read=JsonReading(), terminate=_refuse) if self.store else self.once().jobs
+        return Jobs(ledger, read=JsonReading()) if self.store else self.once().jobs
 
 
 def app_option(command: Callable[P, R]) -> Callable[P, R]:
@@ -109,10 +109,6 @@ def _remember(ctx: click.Context, parameter: click.Parameter, value: str | None)
     if not said and (getattr(target, parameter.name) or (parameter.name == "store" and target.app)):
         return  # it was said before the command; or the app has its own, and reads the environment by itself
     setattr(target, parameter.name, value)
-
-
-def _refuse(_job: object) -> None:
-    raise click.UsageError("this needs your app: oncelery -A yourapp …")
 
 
 def _find(name: str) -> Celery[Any]:

@@ -71,24 +71,24 @@ def poison(batch: str) -> None:  # noqa: ARG001 - what makes it the work it is
 # What the buttons do
 
 
-def pay_twice(order_id: str = "") -> Job:
+def pay_twice() -> Job:
     """Submit one payment two times, as a double click does, and give the one job that comes of it."""
-    order_id = order_id or f"o-{SystemRandom().randrange(10**6):06}"
+    order_id = f"o-{SystemRandom().randrange(10**6):06}"
     charge.delay(order_id, 500)
-    return submitted(charge.delay(order_id, 500))
+    return read(charge.delay(order_id, 500).id)
 
 
 def plan(project: str = "") -> Job:
     """Submit a plan; if one is under way for the project, give that."""
     try:
-        return submitted(plan_studies.delay(project or SystemRandom().choice(PROJECTS)))
+        return read(plan_studies.delay(project or SystemRandom().choice(PROJECTS)).id)
     except DuplicateTaskError as error:
         return read(error.job_id or "")
 
 
 def send_poison() -> Job:
     """Submit a job that kills its worker."""
-    return submitted(poison.delay("spoilt"))
+    return read(poison.delay("spoilt").id)
 
 
 def kill_a_worker() -> Job:
@@ -115,11 +115,6 @@ def kill_child(_state: object, job_id: str) -> dict[str, int] | None:
             os.kill(request.worker_pid, signal.SIGKILL)
             return {"killed": request.worker_pid}
     return None
-
-
-def submitted(result: Any) -> Job:  # noqa: ANN401 - Celery's
-    """Give the job that a submission has made, or met."""
-    return read(result.id)
 
 
 def read(job_id: str) -> Job:

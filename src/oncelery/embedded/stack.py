@@ -39,7 +39,7 @@ class Stack:
         broker: str | None = None,
         store: str | None = None,
         port: int = 0,
-        concurrency: int = 2,
+        concurrency: int,
     ) -> None:
         self.server: EmbeddedServer | None = None
         if (its_port := port_wanted(broker, store)) is not None:

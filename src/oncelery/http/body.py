@@ -46,7 +46,7 @@ def _in_utc(given: datetime) -> datetime:
 Instant = Annotated[AwareDatetime, BeforeValidator(_not_a_number), AfterValidator(_in_utc)]
 
 
-async def read_body(request: Request, *, largest: int = LARGEST) -> bytes:
+async def read_body(request: Request, *, largest: int) -> bytes:
     """Read a body of JSON, without reading more of it than how deep it is.
 
     Raises:
@@ -68,7 +68,7 @@ async def read_body(request: Request, *, largest: int = LARGEST) -> bytes:
         raise ProblemError(INVALID_REQUEST, "the client went away before its body was there") from None
 
 
-async def read_as(request: Request, adapter: TypeAdapter[T], *, largest: int = LARGEST) -> T:
+async def read_as(request: Request, adapter: TypeAdapter[T], *, largest: int) -> T:
     """Read a body of JSON as a type of ours.
 
     Raises:

@@ -21,7 +21,7 @@ _pattern = re.compile(PATTERN)
 _escaped = re.compile(r"\\(.)")
 
 
-def read_key(request: Request, *, required: bool = False) -> str | None:
+def read_key(request: Request, *, required: bool) -> str | None:
     """Read the key of a request; None if it has none, and need not have one.
 
     Raises:

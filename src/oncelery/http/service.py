@@ -12,7 +12,6 @@ from fastapi.responses import Response
 from oncelery.codec import encode
 from oncelery.errors import ConfigurationError
 from oncelery.http.auth import Access, Caller
-from oncelery.http.body import LARGEST
 from oncelery.http.problems import UNKNOWN_JOB, ProblemError
 from oncelery.http.submitting import in_thread
 from oncelery.http.watching import Watcher
@@ -40,8 +39,8 @@ class Service:
         *,
         tasks: Iterable[IdempotentTask | str],
         access: Access,
-        require_key: bool = False,
-        largest_body: int = LARGEST,
+        require_key: bool,
+        largest_body: int,
     ) -> None:
         self.once = once
         self.access = access

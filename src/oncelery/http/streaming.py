@@ -18,10 +18,10 @@ class EventStream(StreamingResponse):
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncIterator[bytes], status_code: int = 200) -> None:
+    def __init__(self, events: AsyncIterator[bytes]) -> None:
         # nginx would else hold events back until it has a buffer full of them.
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-        super().__init__(events, status_code, headers)
+        super().__init__(events, headers=headers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events."""

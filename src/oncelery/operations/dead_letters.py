@@ -162,7 +162,7 @@ class DeadLetters:
 
 def _keeps_key(job: Job) -> bool:
     # By this machine's clock: only a forecast, that the store then decides by its own.
-    return job.state.live or bool(job.retained_until and job.retained_until > datetime.now(UTC))
+    return job.keeps_key(datetime.now(UTC))
 
 
 def _buried(query: Query | None, filters: Filters) -> Query:

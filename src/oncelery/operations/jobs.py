@@ -48,7 +48,7 @@ class Jobs:
         ledger: Ledger,
         *,
         read: Reader,
-        terminate: Callable[[Job], object],
+        terminate: Callable[[Job], object] = lambda _job: None,
         tell: Callable[[Job], object] = lambda _job: None,
     ) -> None:
         self._ledger = ledger

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from oncelery.answers import Fenced, Settled
 from oncelery.errors import ConfigurationError, LeaseLostError, StoreUnavailableError
 from oncelery.failpoints import failpoint
-from oncelery.job import State
+from oncelery.job import EPOCH, MICROSECOND, State
 from oncelery.settlement import Complete
 from oncelery.sql.callers import Caller, caller_of, is_refusal
 from oncelery.sql.inbox import Inbox
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from oncelery.run import Run
 
 _logger = logging.getLogger("oncelery")
-
-_EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 class EffectCommitted(BaseException):
@@ -213,8 +211,7 @@ class _InInbox:
     def _is_of_this_job(self, fence: int) -> bool:
         """Whether it was a run of this job; an earlier one, long forgotten, may have had the same id."""
         job = self._run.ledger.get(self._run.job_id)
-        # A fence is no less than the ledger's time in microseconds.
-        if job is None or fence >= (job.created_at - _EPOCH) // timedelta(microseconds=1):
+        if job is None or fence >= (job.created_at - EPOCH) // MICROSECOND:
             return True
         # The clock may have been set back after the job was accepted.
         return fence in {attempt.fence for attempt in job.past}

@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from oncelery.errors import ConfigurationError
+from oncelery.job import DEFAULT_NAMESPACE
 
 if TYPE_CHECKING:
     from oncelery.stores.base import Clock, Store
-
-#: Keeps the ledgers of several applications on one server apart; the Redis hash tag, the PostgreSQL schema.
-DEFAULT_NAMESPACE = "oncelery"
 
 _REDIS = {"redis", "rediss", "valkey", "valkeys", "unix"}
 _POSTGRES = {"postgresql", "postgres"}

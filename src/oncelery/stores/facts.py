@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol, runtime_checkable
 
+#: The first Redis that can tell when a write is on disk.
+WAITAOF_SINCE = (7, 2)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerFacts:

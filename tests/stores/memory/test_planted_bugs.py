@@ -14,11 +14,11 @@ import pytest
 from msgspec.structs import replace
 
 from oncelery import answers as a
-from oncelery.job import Job, Lease, State, Submission
+from oncelery.job import EPOCH, Job, Lease, State, Submission
 from oncelery.settlement import Settlement
 from oncelery.stores import open_store
 from oncelery.stores.memory import store as store_module
-from oncelery.stores.memory.entry import EPOCH, Entry
+from oncelery.stores.memory.entry import Entry
 from oncelery.stores.memory.shelf import Shelf
 from oncelery.stores.memory.store import MemoryStore, atomic
 from oncelery.testing.conformance import Opener, StoreConformance

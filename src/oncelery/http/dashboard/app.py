@@ -81,7 +81,7 @@ def create_dashboard(once: Oncelery, *, keys: KeySource | None = None, api: str 
     return Starlette(routes=routes, exception_handlers={HTTPException: site.trouble, OnceleryError: site.trouble})
 
 
-def mount_dashboard(app: FastAPI, once: Oncelery, *, keys: KeySource | None = None) -> None:
+def mount_dashboard(app: FastAPI, once: Oncelery, *, keys: KeySource | None) -> None:
     """Mount the dashboard into the whole service, and let `/` lead there; without its extra there is none."""
     if not is_installed():
         return

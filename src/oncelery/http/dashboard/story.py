@@ -81,7 +81,7 @@ def runs_of(job: Job, lease: timedelta | None = None) -> list[RunShown]:
     return runs
 
 
-def story_of(job: Job, duplicates: Iterable[Duplicate] = ()) -> list[Moment]:
+def story_of(job: Job, duplicates: Iterable[Duplicate]) -> list[Moment]:
     """Tell what happened, in order."""
     moments = sorted([*_life(job), *map(_answered, duplicates)], key=lambda moment: moment.at)
     return [replace(moment, after=moment.at - job.created_at) for moment in moments]

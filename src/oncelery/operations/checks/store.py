@@ -7,10 +7,7 @@ from datetime import timedelta
 
 from oncelery.operations.checks.check import Complaint, error, warning
 from oncelery.operations.facts import Facts
-from oncelery.stores.facts import ServerFacts
-
-#: The first version that can tell when a write is on disk.
-WAITAOF_SINCE = (7, 2)
+from oncelery.stores.facts import WAITAOF_SINCE, ServerFacts
 
 #: The oldest Redis that its makers still mend; PostgreSQL's is of the ledger's own making.
 OLDEST_REDIS = (7, 0)

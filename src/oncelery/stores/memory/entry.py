@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from types import MappingProxyType
 
 from msgspec.structs import replace
@@ -11,6 +11,8 @@ from msgspec.structs import replace
 from oncelery.answers import Granted
 from oncelery.job import (
     DISCARDED,
+    EPOCH,
+    MICROSECOND,
     NO_TIME,
     PAST_KEPT,
     Attempt,
@@ -25,8 +27,6 @@ from oncelery.job import (
 )
 from oncelery.settlement import Bury, Cancel, Complete, Release, Settlement
 from oncelery.stores.base import PUBLISH_GRACE, SLOW_CHECK
-
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 #: Which states each settlement may lead to.
 ENDS: dict[type[Settlement], frozenset[State]] = {
@@ -77,7 +77,7 @@ class Entry:
 
     def keeps_key(self, now: datetime) -> bool:
         """Whether a new submission gets this job back."""
-        return self.job.state.live or bool(self.job.retained_until and self.job.retained_until > now)
+        return self.job.keeps_key(now)
 
     def lapsed(self, now: datetime) -> bool:
         """Whether it is running under a lease that is over."""
@@ -126,7 +126,7 @@ class Entry:
             not_before=None,
             holder=holder,
             worker=worker,
-            fence=max(self.job.fence + 1, (now - EPOCH) // timedelta(microseconds=1)),
+            fence=max(self.job.fence + 1, (now - EPOCH) // MICROSECOND),
             attempt=self.job.attempt + 1,
         )
 

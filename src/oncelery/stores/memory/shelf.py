@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from oncelery.answers import Full
-from oncelery.job import LAPSED, Cause, Job, State, Submission
-from oncelery.stores.memory.entry import EPOCH, Entry
+from oncelery.job import EPOCH, LAPSED, Cause, Job, State, Submission
+from oncelery.stores.memory.entry import Entry
 
 MINUTE = timedelta(minutes=1)
 

@@ -144,18 +144,19 @@ class MemoryStore:
     def _decline(
         self, now: datetime, entry: Entry, submission: Submission, holder: str
     ) -> a.Busy | a.Later | a.Finished | a.Cancelled | a.Mismatched | None:
-        match entry.job.state:
+        job = entry.job
+        match job.state:
             case State.CANCELLED:
-                return a.Cancelled(entry.job)
-            case State.QUEUED if entry.job.behind or (entry.job.not_before or now) > now:
+                return a.Cancelled(job)
+            case State.QUEUED if job.behind or (job.not_before or now) > now:
                 entry.forget_receipts()
-                return a.Later(entry.job)
-            case State.RUNNING if entry.lapsed(now) and entry.job.cancel_requested and entry.job.holder != holder:
-                return a.Cancelled(self._shelf.end_lapsed(now, entry))
+                return a.Later(job)
             case State.QUEUED:
                 return None
-            case State.RUNNING if entry.lapsed(now) or entry.job.holder == holder:
+            case State.RUNNING if job.holder == holder:
                 return None
+            case State.RUNNING if entry.lapsed(now):
+                return a.Cancelled(self._shelf.end_lapsed(now, entry)) if job.cancel_requested else None
             case _:
                 return self._meet(now, entry, submission)
 

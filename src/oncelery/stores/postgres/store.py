@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from oncelery import answers as a
 from oncelery.errors import ConfigurationError
 from oncelery.job import (
+    DEFAULT_NAMESPACE,
     Duplicate,
     DuplicateCount,
     Durability,
@@ -66,7 +67,7 @@ class PostgresStore:
 
     shared = True
 
-    def __init__(self, url: str, *, namespace: str = "oncelery", clock: Clock | None = None) -> None:
+    def __init__(self, url: str, *, namespace: str = DEFAULT_NAMESPACE, clock: Clock | None = None) -> None:
         if not _NAMESPACE.fullmatch(namespace):
             raise ConfigurationError(f"namespace must be a-z, 0-9 and _, 63 at most, not {namespace!r}")
         self._namespace = namespace

@@ -46,7 +46,7 @@ def _unescape(code: str) -> str:
 
 
 class _TextDumper(Dumper):
-    r"""Python's text may hold NUL and half surrogates, PostgreSQL's may not: written \0 and \udc80, with \ doubled."""
+    r"""Python's text may hold NUL and lone surrogates, PostgreSQL's may not: written \0 and \udc80, with \ doubled."""
 
     format = Format.BINARY
     oid = types["text"].oid

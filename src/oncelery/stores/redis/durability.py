@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from oncelery.errors import ConfigurationError, StoreUnavailableError
+from oncelery.stores.facts import WAITAOF_SINCE
 from oncelery.stores.redis.facts import information, setting
 from oncelery.stores.redis.scripts import command
 
 #: How much of the time for a reply the server may wait; the rest is for the way.
 SHARE_OF_REPLY = 0.6
-
-#: The first version that can tell when the disk has it.
-WAITAOF_SINCE = (7, 2)
 
 NO_WAY = (
     'durability="safe" needs a server that can tell when a write is safe: set `appendonly yes` (Redis 7.2 or Valkey; '

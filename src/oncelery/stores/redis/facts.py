@@ -8,8 +8,8 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
+from oncelery.job import EPOCH
 from oncelery.stores.facts import ServerFacts
-from oncelery.stores.redis.records import EPOCH
 from oncelery.stores.redis.scripts import command
 
 

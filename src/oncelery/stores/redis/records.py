@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Any
 
 from oncelery.codec import decode
-from oncelery.job import Answer, Attempt, Cause, Duplicate, DuplicateCount, Failure, Job, Progress, State, Tally
+from oncelery.job import (
+    EPOCH,
+    MICROSECOND,
+    Answer,
+    Attempt,
+    Cause,
+    Duplicate,
+    DuplicateCount,
+    Failure,
+    Job,
+    Progress,
+    State,
+    Tally,
+)
 from oncelery.stores.redis.packing import unpack_holder, unpack_id, unpack_key
-
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-MICROSECOND = timedelta(microseconds=1)
 
 #: What the names of the fields that hold steps begin with.
 STEP = b"step:"

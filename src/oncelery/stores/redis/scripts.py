@@ -8,10 +8,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 from importlib.resources import files
 
-from oncelery.job import PAST_KEPT
+from oncelery.job import MICROSECOND, PAST_KEPT
 from oncelery.stores.base import PUBLISH_GRACE, SLOW_CHECK
-
-MICROSECOND = timedelta(microseconds=1)
 
 #: How many duplicates the audit lists; older ones are only counted.
 AUDIT_KEPT = 100_000

@@ -15,6 +15,8 @@ from oncelery import answers as a
 from oncelery.codec import decode, encode
 from oncelery.errors import ConfigurationError
 from oncelery.job import (
+    DEFAULT_NAMESPACE,
+    EPOCH,
     Duplicate,
     DuplicateCount,
     Durability,
@@ -30,14 +32,12 @@ from oncelery.job import (
     Tally,
 )
 from oncelery.settlement import Bury, Cancel, Complete, Release, Settlement
-from oncelery.stores import DEFAULT_NAMESPACE
 from oncelery.stores.base import Clock
 from oncelery.stores.facts import ServerFacts
 from oncelery.stores.redis.address import Address
 from oncelery.stores.redis.connection import Server
 from oncelery.stores.redis.packing import pack_holder, pack_id, pack_key, unpack_id, unpack_key
 from oncelery.stores.redis.records import (
-    EPOCH,
     instant,
     microseconds,
     read_counts,

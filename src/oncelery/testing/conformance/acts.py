@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TypedDict, Unpack
 
 from oncelery.answers import BeginAnswer, Granted, ReserveAnswer, Reserved, Settled
-from oncelery.job import Cause, Durability, Failure, Job, Lease, OnDuplicate, Quota, Reason, Submission
+from oncelery.job import (
+    EPOCH,
+    MICROSECOND,
+    Cause,
+    Durability,
+    Failure,
+    Job,
+    Lease,
+    OnDuplicate,
+    Quota,
+    Reason,
+    Submission,
+)
 from oncelery.settlement import Bury, Complete, Release
 from oncelery.stores.base import Store
 from oncelery.testing.clock import FakeClock
@@ -24,8 +36,6 @@ LEASE = timedelta(seconds=30)
 INSTANT = timedelta(microseconds=1)
 
 BOOM = Failure(type="ValueError", message="boom", traceback="Traceback: boom")
-
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Details(TypedDict, total=False):
@@ -166,4 +176,4 @@ def seen(store: Store, job_id: str = JOB) -> Job:
 
 def micros(moment: datetime) -> int:
     """Give a moment as a fence counts it."""
-    return (moment - EPOCH) // timedelta(microseconds=1)
+    return (moment - EPOCH) // MICROSECOND

@@ -9,12 +9,11 @@ from functools import partial
 import pytest
 
 from oncelery.answers import Granted, Reserved
-from oncelery.job import Cause, Job, Lease, OnDuplicate, Reason, State
+from oncelery.job import EPOCH, Cause, Job, Lease, OnDuplicate, Reason, State
 from oncelery.settlement import Bury, Cancel, Complete, Release
 from oncelery.stores.base import PUBLISH_GRACE, Store
 from oncelery.testing.clock import FakeClock
 from oncelery.testing.conformance.acts import (
-    EPOCH,
     JOB,
     KEY,
     LEASE,
