@@ -2,14 +2,14 @@
 
 A call becomes a job, a job is run under a lease, a run is settled, and each of these is one atomic step in a ledger:
 
-fingerprint   a call -> its key                                                          PUBLISH
+fingerprint   a call -> its key, from its arguments in canonical form                    PUBLISH
 job           the nouns: Submission, Job, Lease, State
 answers       every answer a verb may give
 ledger        the one door: validates, times, tells                                      RESERVE
 execution     one run, top to bottom                                                     EXECUTE
 run           what the running task sees: current_run()
 heartbeat     renews this process's leases
-settlement    what became of a run, and what follows; pure                               SETTLE
+settlement    what became of a run, and what follows by its policy; pure                 SETTLE
 events        what happened, for whoever listens                                         OBSERVE
 stores        memory, Redis and Valkey, PostgreSQL, all held to one contract
 sql           effects in your SQL database                                               EFFECT
@@ -21,6 +21,9 @@ http          jobs over HTTP: a FastAPI service, or a router for yours
 embedded      a private Valkey from a wheel, and all of `oncelery up`
 cli           the command `oncelery`
 testing       servers, clocks, failpoints and the conformance suite, for your tests too
+
+Beside them: settings (from constructor, app and environment; spelling finds what a wrong name was meant to be), errors
+(those that users meet), codec (JSON in and out), failpoints (where tests make a process break).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every error Oncelery raises: one root, each with its data and its remedy."""
+"""The errors that users of Oncelery may meet: one root, each with its data and its remedy."""
 
 from __future__ import annotations
 

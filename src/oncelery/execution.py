@@ -86,9 +86,9 @@ def execute(
 
 
 def _found_completed(run: Run) -> Finished | None:
-    """Find the job completed by this very run, whose transaction was committed though nobody said so.
+    """Find the job completed by this very run: its commit took effect, and only the reply to it was lost.
 
-    To settle it the ledger has waited for that transaction's end, so that this is not too early to ask.
+    It is not too early to ask: `settle`, which comes before, waits for the end of such a transaction.
     """
     job = insist(run.ledger.get, run.job_id) if run.in_doubt else None
     return Finished(job) if job and job.state is State.COMPLETED and job.holder == run.lease.holder else None

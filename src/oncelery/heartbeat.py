@@ -71,7 +71,7 @@ class Heartbeat:
         if watch.every < self._tick:
             self._tick = watch.every
             self._sooner.set()
-        # Before it is noted: a run that cannot be watched ends here; a later thread must not renew it for ever.
+        # Before it is added: if no thread can be started, the run ends here, and no later one may renew it for ever.
         if self._thread is None:
             self._start_thread()
         self._watches.add(watch)

@@ -69,7 +69,8 @@ class Durability(StrEnum):
     SAFE = "safe"
 
 
-#: Why a job is cancelled that was a dead letter, and one that nobody can publish; who cancels another gives a reason.
+#: The reasons that the ledger itself gives for a cancellation: a dead letter was discarded; the lease of a job without
+#: a body, which nobody can publish again, has lapsed. Any other reason is that of whoever cancels.
 DISCARDED, LAPSED = "discarded", "lapsed"
 
 

@@ -72,7 +72,7 @@ class Ledger:
     def reserving(
         self, submission: Submission, *, on_duplicate: OnDuplicate = OnDuplicate.JOIN
     ) -> Callable[[], a.Reserved | a.Existing]:
-        """Ask for `reserve`, and give what waits for the answer: to be called once, after what else there is to do."""
+        """Begin to `reserve`, and give a function that waits for the answer, to be called once."""
         self._check(submission)
         if submission.body is None:
             raise ValueError(

@@ -227,7 +227,7 @@ class Oncelery:
             at_the_gate.reset(token)
 
     def _producer_or_acquire(self, producer: Any = None) -> Any:
-        """Take a producer as Celery does, once its message may be sent; until then nobody knows of that."""
+        """Take a producer as Celery does, but only once the ledger has accepted the job that it is taken for."""
         taking = self._take_producer(producer)
         # Before it is taken: others may be waiting for it.
         if gate := at_the_gate.get():

@@ -31,7 +31,7 @@ class Gate:
         self._found: Reserved | Existing | BaseException
 
     def ask(self) -> Reserved | Existing:
-        """Give the answer, for which is waited once; or raise what came instead."""
+        """Give the ledger's answer, or raise what came instead; only the first call waits for it."""
         if self._wait:
             wait, self._wait = self._wait, None
             try:

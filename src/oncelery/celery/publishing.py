@@ -244,7 +244,7 @@ def _not_sent(publication: Publication, job: Job, error: Exception) -> AsyncResu
 def marked(
     result: AsyncResult[Any], job: Job | None = None, *, existing: bool = False, published: bool = True
 ) -> AsyncResult[Any]:
-    """Tell on a result its job as the ledger answered it, whether that is an earlier call's, and was published."""
+    """Note on a result: its job, whether an earlier call had made it, and whether its message was sent."""
     result.job = job  # type: ignore[attr-defined]
     result.existing = existing  # type: ignore[attr-defined]
     result.published = published  # type: ignore[attr-defined]
@@ -288,7 +288,7 @@ def cancel_expired(once: Oncelery, job: Job, *, ledger: Ledger | None = None) ->
 
 
 def sent_as(app: Celery, job: Job) -> tuple[str, bool]:
-    """Tell under which task id a job was sent, for a result is told under that; and whether it asked for none."""
+    """Tell under which task id a job was sent, where its result is looked for; and whether it is to have none."""
     body = job.body or b""
     # Opened only if it says something of these: a message may be the death of whoever opens it.
     told = Message.unpack(app, body).options if b"task_id" in body or b"ignore_result" in body else {}

@@ -136,7 +136,10 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
 
     @cached_property
     def sent_by_celery(self) -> bool:
-        """Whether no code of the app's own comes before Celery's: that is entered for new jobs only."""
+        """Whether the app's own task class leaves `apply_async` alone.
+
+        One that does not may do anything in it, and is to do so for new jobs only: the ledger must answer before.
+        """
         return super().apply_async.__func__ is Task.apply_async
 
     @cached_property

@@ -21,7 +21,7 @@ def prove(ctx: click.Context, *, as_json: bool) -> None:
     It starts a private Valkey in a folder of its own and takes some seconds. Exits with 1 if it is not so.
     """
     from oncelery.embedded import EmbeddedServer  # noqa: PLC0415 - only this command needs it
-    from oncelery.embedded.demo import run  # noqa: PLC0415 - as above
+    from oncelery.embedded.proof import run  # noqa: PLC0415 - as above
 
     with (
         TemporaryDirectory() as folder,

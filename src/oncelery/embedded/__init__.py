@@ -3,9 +3,10 @@
 with EmbeddedServer("var/oncelery") as server:
     app = Celery("shop", broker=server.url)
 
-stack        all of `oncelery up`: server, service and worker
+process      a server process on loopback that does not outlive this one (tether sees to that); server: Valkey as one
+stack        all of `oncelery up`: server, service and worker; readiness tells when they can be used
 playground   its demonstration, an app like yours; buttons has its page
-demo         the self-test of `oncelery prove`
+proof        the self-test of `oncelery prove`
 """
 
 from oncelery.embedded.process import FolderInUseError, PortTakenError, ServerNotFoundError, ServerStartError

@@ -100,7 +100,10 @@ def kill_a_worker() -> Job:
         jobs[:] = once.jobs.find(states=[State.RUNNING], task=plan_studies.name, limit=1).items or [plan(PROJECTS[0])]
         if jobs[0].state is not State.RUNNING:
             return False
-        replies = app.control.broadcast("kill_child", {"job_id": jobs[0].id}, reply=True, limit=1) or []
+        # A worker that is busy answers late; who did not wait would kill the next run as well.
+        replies = (
+            app.control.broadcast("kill_child", {"job_id": jobs[0].id}, reply=True, limit=1, timeout=PATIENCE) or []
+        )
         return any(told for reply in replies for told in reply.values())
 
     eventually(killed, PATIENCE)

@@ -61,6 +61,6 @@ def _answer_other(router: APIRouter) -> Callable[[Request, Exception], Awaitable
 def _methods(router: APIRouter, request: Request) -> list[str]:
     routes = [route for route in router.routes if isinstance(route, APIRoute) and route.include_in_schema]
     at_path = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
-    # A path without a parameter is that and no other, though it could be one's value.
+    # `/dead-letters/revive` also fits `/dead-letters/{job_id}`: the path with the fewest parameters is meant.
     path = min((route.path for route in at_path), key=lambda path: path.count("{"), default="")
     return sorted({method for route in at_path if route.path == path for method in route.methods or ()})

@@ -101,7 +101,7 @@ def _shallow(body: bytes) -> bytes:
     return body
 
 
-# It never goes back, so that it need not remember, at a hundred times the size of a text, where it could.
+# Possessive: a pattern that may go back remembers where to, which takes a hundred times the memory of the text.
 _STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _STEPS: Final = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _OTHERS: Final = bytes(set(range(256)) - _STEPS.keys())

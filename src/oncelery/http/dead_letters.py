@@ -5,13 +5,13 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Final, assert_never
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from oncelery.answers import Absent, Discarded, Existing, NotBuried, Revived
 from oncelery.http import problems as p
-from oncelery.http.auth import Caller, Role
+from oncelery.http.auth import Caller
 from oncelery.http.body import Instant, read_as
 from oncelery.http.jobs import Cursor, JobId, Limit, Moment, Word, page_of
 from oncelery.http.service import Service, answer_json
@@ -58,7 +58,7 @@ def add_dead_letters(router: APIRouter, service: Service) -> None:
 
 
 def _add_reading(router: APIRouter, service: Service) -> None:
-    once, reads = service.once, Depends(service.access(Role.READ))
+    once, reads = service.once, service.reads
 
     @router.get(
         "/dead-letters",
@@ -95,7 +95,7 @@ def _add_reading(router: APIRouter, service: Service) -> None:
 
 
 def _add_reviving_many(router: APIRouter, service: Service) -> None:
-    once, operates = service.once, Depends(service.access(Role.OPERATE))
+    once, operates = service.once, service.operates
 
     @router.post(
         "/dead-letters/revive",
@@ -122,7 +122,7 @@ def _add_reviving_many(router: APIRouter, service: Service) -> None:
 
 
 def _add_reviving(router: APIRouter, service: Service) -> None:
-    once, operates = service.once, Depends(service.access(Role.OPERATE))
+    once, operates = service.once, service.operates
 
     @router.post(
         "/dead-letters/{job_id}/revive",
@@ -149,13 +149,13 @@ def _add_reviving(router: APIRouter, service: Service) -> None:
             case NotBuried(job):
                 raise _not_buried(job)
             case Absent():
-                return show_job(once, service.seen_by(caller, None, job_id))
+                raise p.unknown_job(job_id)
             case _:
                 assert_never(answer)
 
 
 def _add_discarding(router: APIRouter, service: Service) -> None:
-    once, operates = service.once, Depends(service.access(Role.OPERATE))
+    once, operates = service.once, service.operates
 
     @router.delete(
         "/dead-letters/{job_id}",
@@ -175,7 +175,7 @@ def _add_discarding(router: APIRouter, service: Service) -> None:
             case NotBuried(job):
                 raise _not_buried(job)
             case Absent():
-                return show_job(once, service.seen_by(caller, None, job_id))
+                raise p.unknown_job(job_id)
             case _:
                 assert_never(answer)
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 from fastapi.responses import Response
 
 from oncelery.http import problems as p
-from oncelery.http.auth import Caller, Role
+from oncelery.http.auth import Caller
 from oncelery.http.jobs import Cursor, Limit, Moment, Word, paged
 from oncelery.http.service import Service, answer_json
 from oncelery.http.submitting import in_thread
@@ -18,7 +18,7 @@ _PROBLEMS = (p.INVALID_REQUEST, p.FORBIDDEN, p.STORE_UNAVAILABLE)
 
 def add_duplicates(router: APIRouter, service: Service) -> None:
     """Add the routes."""
-    once, reads = service.once, Depends(service.access(Role.READ))
+    once, reads = service.once, service.reads
 
     @router.get(
         "/duplicates",

@@ -56,7 +56,7 @@ def add_jobs(router: APIRouter, service: Service) -> None:
 
 def _add_task(router: APIRouter, service: Service, task: IdempotentTask) -> None:
     arguments = Arguments(task.run)
-    submits = Depends(service.access(Role.SUBMIT))
+    submits = service.submits
 
     async def submit_job(request: Request, notify: Notify = "", caller: Caller = submits) -> Response:
         key = read_key(request, required=service.require_key)
@@ -101,7 +101,7 @@ def _add_task(router: APIRouter, service: Service, task: IdempotentTask) -> None
 
 
 def _add_reading(router: APIRouter, service: Service) -> None:
-    once, submits, reads = service.once, Depends(service.access(Role.SUBMIT)), Depends(service.access(Role.READ))
+    once, submits, reads = service.once, service.submits, service.reads
 
     @router.post("/jobs/{task}", include_in_schema=False)
     async def submit_unknown(task: str, _caller: Caller = submits) -> Response:
@@ -139,7 +139,7 @@ def _add_reading(router: APIRouter, service: Service) -> None:
 
 
 def _add_looking(router: APIRouter, service: Service) -> None:
-    once, reads = service.once, Depends(service.access(Role.READ))
+    once, reads = service.once, service.reads
 
     @router.get(
         "/jobs/{job_id}",
@@ -244,7 +244,7 @@ def _event(service: Service, job: Job) -> tuple[str, bytes]:
 
 
 def _add_cancelling(router: APIRouter, service: Service) -> None:
-    once, operates = service.once, Depends(service.access(Role.OPERATE))
+    once, operates = service.once, service.operates
 
     @router.post(
         "/jobs/{job_id}/cancel",
@@ -278,7 +278,7 @@ def _add_cancelling(router: APIRouter, service: Service) -> None:
                 detail = f"it is {job.state}, too late to cancel it"
                 raise p.ProblemError(p.JOB_FINISHED, detail, job_id=job.id, state=job.state)
             case Absent():
-                return show_job(once, service.seen_by(caller, None, job_id))
+                raise p.unknown_job(job_id)
             case _:
                 assert_never(answer)
 

@@ -115,6 +115,16 @@ class ProblemError(HTTPException):
         self.more = more
 
 
+def unknown_job(job_id: str) -> ProblemError:
+    """Tell that there is no such job; also of one that is not the caller's to see."""
+    return ProblemError(UNKNOWN_JOB, f"there is no job {job_id!r}, or no more: finished ones are kept for a while")
+
+
+def location_of(job_id: str, jobs_url: str) -> str:
+    """Give the URL of a job."""
+    return f"{jobs_url}/{quote(job_id, safe='')}"
+
+
 def problem_of(error: OnceleryError, *, jobs_url: str = "") -> ProblemError | None:
     """Tell an error of Oncelery as a problem, with the job that it is about; None if it is a fault of the service."""
     problem = next((problem for kind, problem in PROBLEMS.items() if isinstance(error, kind)), None)
@@ -122,7 +132,7 @@ def problem_of(error: OnceleryError, *, jobs_url: str = "") -> ProblemError | No
         return None
     more: dict[str, Any] = {"job_id": error.job_id, "state": error.state}
     if jobs_url and error.job_id:
-        more["location"] = f"{jobs_url}/{quote(error.job_id, safe='')}"
+        more["location"] = location_of(error.job_id, jobs_url)
     known = {name: value for name, value in more.items() if value}
     detail = _TO_CALLERS.get(str(error), str(error))
     return ProblemError(problem, detail, retry_after=error.retry_after, **known)

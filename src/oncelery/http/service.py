@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from fastapi import Request
+from fastapi import Depends, Request
 from fastapi.responses import Response
 
 from oncelery.codec import encode
 from oncelery.errors import ConfigurationError
-from oncelery.http.auth import Access, Caller
-from oncelery.http.problems import UNKNOWN_JOB, ProblemError
+from oncelery.http.auth import Access, Caller, Role
+from oncelery.http.problems import unknown_job
 from oncelery.http.submitting import in_thread
 from oncelery.http.watching import Watcher
 from oncelery.job import Job
@@ -44,6 +44,10 @@ class Service:
     ) -> None:
         self.once = once
         self.access = access
+        #: For routes: who calls, if they may do so much.
+        self.reads, self.submits, self.operates = (
+            Depends(access(role)) for role in (Role.READ, Role.SUBMIT, Role.OPERATE)
+        )
         #: Whether a submission must have an Idempotency-Key.
         self.require_key = require_key
         self.largest_body = largest_body
@@ -62,7 +66,7 @@ class Service:
     def seen_by(self, caller: Caller, job: Job | None, job_id: str) -> Job:
         """Answer the job, if the caller may see it; raise as if there were none, if not."""
         if job is None or not caller.sees(job.scope):
-            raise ProblemError(UNKNOWN_JOB, f"there is no job {job_id!r}, or no more")
+            raise unknown_job(job_id)
         return job
 
     def _guarded(self, task: IdempotentTask | str) -> IdempotentTask:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
-from urllib.parse import quote
 
 from celery.result import EagerResult
 from fastapi import Request
@@ -17,7 +16,7 @@ from kombu.exceptions import OperationalError
 from oncelery.codec import encode
 from oncelery.errors import OnceleryError
 from oncelery.failpoints import failpoint
-from oncelery.http.problems import BROKER_UNAVAILABLE, ProblemError, problem_of
+from oncelery.http.problems import BROKER_UNAVAILABLE, ProblemError, location_of, problem_of
 from oncelery.http.views import version_of, view_of
 from oncelery.job import Job, State
 
@@ -100,7 +99,7 @@ async def submit(
         **options,
     )
     failpoint("before-answer")
-    headers = {"Location": f"{jobs_url}/{quote(job.id, safe='')}"}
+    headers = {"Location": location_of(job.id, jobs_url)}
     if replayed:
         headers[REPLAYED] = "true"
     return show_job(task.oncelery, job, status=200 if replayed else 202, headers=headers)

@@ -73,9 +73,10 @@ class Store(Protocol):
         """
 
     def reserving(self, submission: Submission, *, on_duplicate: OnDuplicate) -> Callable[[], ReserveAnswer]:
-        """Ask for `reserve`, and give what waits for the answer: to be called once, after what else there is to do.
+        """Begin to `reserve`, and give a function that waits for the answer, to be called once.
 
-        Whether the store is asked now or then is its own choice. If nobody waits, the job may be there, and is swept.
+        The caller does other work in between. Whether the store is asked now or then is its own choice; if nobody
+        waits, the job may be there, and is swept.
         """
 
     def begin(

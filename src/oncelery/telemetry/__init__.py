@@ -1,1 +1,1 @@
-"""What happens, as log lines and as figures. Subscribers of `oncelery.events`, nothing else."""
+"""What happens: as log lines and counts, by subscribing to events; for Prometheus; in a trace of the caller's."""

@@ -38,7 +38,7 @@ RUN_MICROSECONDS = "run microseconds"
 
 
 def bounds_of(counts: Mapping[str, int], share: float) -> tuple[str, str] | None:
-    """Tell between which bounds so large a share of a task's runs came to their end; None before any has."""
+    """Give the bounds, in seconds, between which this quantile of a task's run times lies; None before any has run."""
     runs = [counts.get(f"{RUN}{SEPARATOR}{bound}", 0) for bound in RUN_BOUNDS]
     enough, total = sum(runs) * share, 0
     for lower, bound, count in zip(("0", *RUN_BOUNDS), RUN_BOUNDS, runs, strict=False):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from oncelery.http.auth import Access, Caller
 from oncelery.http.dashboard.figures import Lately, Pulse
-from oncelery.http.problems import UNKNOWN_JOB, ProblemError
+from oncelery.http.problems import unknown_job
 from oncelery.http.service import trouble_with_broker
 from oncelery.http.views import plain
 from oncelery.job import Job, State
@@ -71,9 +71,7 @@ class Desk:
         """
         job = self.once.jobs.get(job_id)
         if job is None or not caller.sees(job.scope):
-            raise ProblemError(
-                UNKNOWN_JOB, f"There is no job {job_id}, or no more: finished ones are kept for the task's history."
-            )
+            raise unknown_job(job_id)
         return job
 
     def call(self, job: Job) -> Call | None:

@@ -26,7 +26,8 @@ FETCHED_AT_ONCE = 64
 #: How many jobs end in one call of `due`, beside those it gives.
 ENDED_AT_ONCE = 1_000
 
-#: What is added to the next check of a running job, to list it beside queued ones, whose times end before: in 2096.
+#: What is added to the time at which a running job is looked at, so that it comes after all queued ones in the sorted
+#: set that lists both: their times are microseconds since 1970, and below this until 2096.
 RUNS = 4_000_000_000_000_000
 
 #: What the scripts take from Python: the numbers of the contract, and bounds.

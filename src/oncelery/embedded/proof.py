@@ -42,7 +42,7 @@ class Verdict:
 
 def run(url: str) -> Verdict:
     """Play the three scenes on a real server with real worker processes, then count the charges at the bank."""
-    ledger = Ledger(open_store(url, namespace="demo"))
+    ledger = Ledger(open_store(url, namespace="proof"))
     print(f"A private server is up at {url}\n")
     with TemporaryDirectory() as folder:
         bank = Path(folder) / "bank"
@@ -145,7 +145,7 @@ def worker(shop: Shop, job: Job) -> Iterator[subprocess.Popen[str]]:
         [
             sys.executable,
             "-m",
-            "oncelery.embedded.demo",
+            "oncelery.embedded.proof",
             shop.url,
             str(shop.bank),
             job.id,
@@ -178,7 +178,7 @@ def relay(process: subprocess.Popen[str]) -> None:
 
 def work(url: str, bank: str, job_id: str, key: str, order: str) -> None:
     """Run one job as a worker does: begin, charge at a word from the demonstration, settle."""
-    ledger = Ledger(open_store(url, namespace="demo"))
+    ledger = Ledger(open_store(url, namespace="proof"))
     answer = ledger.begin(Submission(id=job_id, key=key, task=TASK), POLICY, worker=f"pid {os.getpid()}")
     if not isinstance(answer, Granted):
         sys.exit(f"did not expect {answer}")
