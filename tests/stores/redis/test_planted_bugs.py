@@ -109,31 +109,31 @@ BUGS = {
         "on_hold",
     ),
     "a lease lapses an instant late": (
-        "reading.lua",
+        "parts/reading.lua",
         "tonumber(job.lease_until) <= now",
         "tonumber(job.lease_until) < now",
         "to_the_instant",
     ),
     "retention ends an instant late": (
-        "reading.lua",
+        "parts/reading.lua",
         "job.settled_at + job.retention > now",
         "job.settled_at + job.retention >= now",
         "retention",
     ),
     "dead letters expire": (
-        "reading.lua",
+        "parts/reading.lua",
         "live(job) or job.state == BURIED or",
         "live(job) or",
         "outlives_its_history",
     ),
     "a burial forgets the one that trails": (
-        "changes.lua",
+        "parts/changes.lua",
         "cancel_requested = false,\n  })\n  let_follow(job)",
         "cancel_requested = false,\n  })",
         "the_waiting_job_may_begin",
     ),
     "a freed job is in no index": (
-        "changes.lua",
+        "parts/changes.lua",
         "list(trail, sent_at + PUBLISH_GRACE)",
         "",
         "waited_is_due",
@@ -163,7 +163,7 @@ BUGS = {
         "gives_way",
     ),
     "another payload gets the result": (
-        "accept.lua",
+        "parts/accept.lua",
         "return digest ~= '' and job.digest and digest ~= job.digest",
         "return false",
         "another_payload",
@@ -180,8 +180,11 @@ BUGS = {
 @pytest.mark.parametrize("bug", BUGS)
 def test_the_suite_catches(bug: str, valkey: ValkeyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, old, new, first = BUGS[bug]
-    for source in Path(scripts.__file__).parent.glob("*.lua"):
-        (tmp_path / source.name).write_text(source.read_text())
+    folder = Path(scripts.__file__).parent
+    for source in folder.rglob("*.lua"):
+        copy = tmp_path / source.relative_to(folder)
+        copy.parent.mkdir(exist_ok=True)
+        copy.write_text(source.read_text())
     text = (tmp_path / file).read_text()
     assert old in text, f"{old!r} no longer stands in {file}: plant the bug anew"
     (tmp_path / file).write_text(text.replace(old, new))

@@ -16,7 +16,7 @@ from psycopg.rows import tuple_row
 from psycopg_pool import ConnectionPool
 
 from oncelery.errors import ConfigurationError
-from oncelery.stores.postgres import wire
+from oncelery.stores.postgres import values
 from oncelery.stores.postgres.address import Address
 from oncelery.stores.postgres.faults import connection_is_lost, may_be_sent_again
 from oncelery.stores.postgres.rows import Row
@@ -147,7 +147,7 @@ class Connections:
             self._address.conninfo,
             connection_class=BoundedConnection,
             kwargs={**self._address.options, "row_factory": tuple_row},
-            configure=wire.adapt,
+            configure=values.adapt,
             min_size=0,
             max_size=self._address.connections,
             timeout=BUSY_SECONDS,
@@ -168,7 +168,7 @@ class BorrowedConnection:
             )
         # Not the connection's own kind of cursor: Django's writes values into the statement, and gets text back.
         self._cursor = psycopg.Cursor(connection, row_factory=tuple_row)
-        wire.adapt(self._cursor)
+        values.adapt(self._cursor)
 
     def fetch(self, statement: bytes, values: Sequence[object]) -> list[Row]:
         """Run a statement as a part of the transaction."""

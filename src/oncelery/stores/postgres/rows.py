@@ -14,7 +14,7 @@ from psycopg.adapt import PyFormat
 from oncelery.codec import decode, encode
 from oncelery.job import Answer, Attempt, Duplicate, DuplicateCount, Failure, Job, Progress, State, Tally
 from oncelery.settlement import Bury, Cancel, Complete, Release, Settlement
-from oncelery.stores.postgres.wire import Json, plain
+from oncelery.stores.postgres.values import Json, plain
 
 #: A row as the driver gives it.
 Row = tuple[Any, ...]

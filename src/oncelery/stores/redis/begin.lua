@@ -1,12 +1,12 @@
 -- begin: (absent with a body | queued | running with a lapsed lease) -> running, a higher fence
--- in: now, the submission (see accept.lua; in it, 6 max_crashes, 7 hold), 5 holder, 6 worker, 7 lease,
+-- in: now, the submission (see parts/accept.lua; in it, 6 max_crashes, 7 hold), 5 holder, 6 worker, 7 lease,
 --     8 body (missing: none)
 -- out: the fence alone: a first grant under the key that was given, from the time that is its fence
 --      | granted, fence, key, kind, attempt, crashes, lease_until, scope, '1' if a run was cut short, an amended body,
 --        steps (flat)
 --      | busy | later | finished | buried | cancelled | mismatched, and the job | absent
 
---include shared.lua
+--include parts/shared.lua
 local id, key, holder, worker, lease = ARGV[2], ARGV[3], ARGV[5], ARGV[6], ARGV[7]
 
 -- The common case: a first run, to whose job nothing has happened before.
@@ -21,11 +21,11 @@ if fields[1] and fields[2] == QUEUED and fields[4] == key and tonumber(fields[3]
   return at
 end
 
---include reading.lua
---include ending.lua
---include changes.lua
---include accept.lua
---include duplicate.lua
+--include parts/reading.lua
+--include parts/ending.lua
+--include parts/changes.lua
+--include parts/accept.lua
+--include parts/duplicate.lua
 local max_crashes, hold, body = offer[6], offer[7], ARGV[8]
 
 local function grant(job)

@@ -2,10 +2,10 @@
 -- in: now, 2 id, 3 reason, 4 'force', 'unless joined' (for withdraw) or ''
 -- out: cancelled | requested | existing | finished, and the job | absent
 
---include shared.lua
---include reading.lua
---include ending.lua
---include changes.lua
+--include parts/shared.lua
+--include parts/reading.lua
+--include parts/ending.lua
+--include parts/changes.lua
 local reason, how = ARGV[3], ARGV[4]
 
 local job = readable(known(ARGV[2]))

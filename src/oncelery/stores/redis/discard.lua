@@ -1,10 +1,10 @@
 -- discard: buried -> cancelled
 -- in: now, 2 id     out: discarded | not_buried, and the job | absent
 
---include shared.lua
---include reading.lua
---include ending.lua
---include changes.lua
+--include parts/shared.lua
+--include parts/reading.lua
+--include parts/ending.lua
+--include parts/changes.lua
 local job = readable(known(ARGV[2]))
 if not job then
   return { 'absent' }

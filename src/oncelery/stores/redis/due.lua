@@ -3,10 +3,10 @@
 -- in: now, 2 limit, then the queues that are empty
 -- out: the jobs to publish, those that should have been checked longest ago first; then those that have ended
 
---include shared.lua
---include reading.lua
---include ending.lua
---include changes.lua
+--include parts/shared.lua
+--include parts/reading.lua
+--include parts/ending.lua
+--include parts/changes.lua
 local limit, taken, ended = tonumber(ARGV[2]), {}, {}
 local kinds = call('ZRANGE', ns .. 'kinds', 0, -1, 'WITHSCORES')
 

@@ -1,7 +1,7 @@
 -- duplicate_counts: the audit by hour, oldest first
 -- in: now, 2 since     out: of each hour: the hour, and its counts by JSON [task, scope, answer], flat
 
---include shared.lua
+--include parts/shared.lua
 local since = tonumber(ARGV[2])
 
 local counts = {}

@@ -2,7 +2,7 @@
 -- in: now, 2 cursor (the entry where the page before ended; '' = the first page), 3 limit, 4 task, 5 scope ('' = any)
 -- out: the cursor ('' = nothing follows), then of each duplicate its fields and values, flat
 
---include shared.lua
+--include parts/shared.lua
 local limit, task, scope = tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local newest, page, examined = ARGV[2] == '' and '+' or '(' .. ARGV[2], { '' }, 0
 

@@ -9,7 +9,7 @@ from typing import Any
 from oncelery.errors import ConfigurationError, StoreUnavailableError
 from oncelery.stores.facts import WAITAOF_SINCE
 from oncelery.stores.redis.facts import information, setting
-from oncelery.stores.redis.scripts import command
+from oncelery.stores.redis.wire import command
 
 #: How much of the time for a reply the server may wait; the rest is for the way.
 SHARE_OF_REPLY = 0.6

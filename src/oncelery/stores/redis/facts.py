@@ -10,7 +10,7 @@ from redis.exceptions import ResponseError
 
 from oncelery.job import EPOCH
 from oncelery.stores.facts import ServerFacts
-from oncelery.stores.redis.scripts import command
+from oncelery.stores.redis.wire import command
 
 
 def server_facts(ask: Callable[[bytes], Any], *, version: tuple[int, ...], replicas: int) -> ServerFacts:

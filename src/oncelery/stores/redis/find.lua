@@ -3,8 +3,8 @@
 --     page before ended ('' = the first page), then the states (none = any)
 -- out: the time and the id at which this page ends ('' = nothing follows), then the jobs, newest change first
 
---include shared.lua
---include reading.lua
+--include parts/shared.lua
+--include parts/reading.lua
 local limit, task, scope = tonumber(ARGV[2]), ARGV[3], ARGV[4]
 local since, before, cursor_at, cursor_id = tonumber(ARGV[5]) or 0, tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8]
 

@@ -1,9 +1,9 @@
 -- prune: (completed | cancelled), past its history -> absent
 -- in: now, 2 limit     out: how many jobs went
 
---include shared.lua
---include reading.lua
---include changes.lua
+--include parts/shared.lua
+--include parts/reading.lua
+--include parts/changes.lua
 local limit, pruned = tonumber(ARGV[2]), 0
 
 -- The oldest stand first; what is not past its history ends the search.

@@ -3,10 +3,10 @@
 -- out: counted, how many | busy | buried | finished | cancelled, and the job | absent
 -- `received` has the deaths, and behind a colon when the lease of the one who opens a message is over.
 
---include shared.lua
---include reading.lua
---include ending.lua
---include changes.lua
+--include parts/shared.lua
+--include parts/reading.lua
+--include parts/ending.lua
+--include parts/changes.lua
 local limit, lease = tonumber(ARGV[3]), tonumber(ARGV[4])
 
 local job = readable(known(ARGV[2]))

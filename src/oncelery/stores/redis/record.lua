@@ -2,7 +2,7 @@
 -- in: now, 2 id, 3 fence, 4 holder, 5 progress ('' = none), 6 and 7 a step's name and value (missing: none)
 -- out: recorded, '1' if a cancel is requested, else '' | fenced, the state, '' if it is not known
 
---include shared.lua
+--include parts/shared.lua
 local id, fence, holder, progress, step, value = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 
 local name = ns .. 'job:' .. id
@@ -22,6 +22,6 @@ if run[1] == RUNNING and run[2] == fence and run[3] == holder then
   return { 'recorded', run[4] or '' }
 end
 
---include reading.lua
+--include parts/reading.lua
 local job = readable(known(id))
 return { 'fenced', job and job.state or '' }

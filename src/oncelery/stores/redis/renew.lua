@@ -2,8 +2,8 @@
 -- in: now, then of each lease: id, fence, holder, duration
 -- out: of each lease: lease_until, '1' if a cancel is requested, else '' | the state, '' if it is not known, and false
 
---include shared.lua
---include reading.lua
+--include parts/shared.lua
+--include parts/reading.lua
 local answers = {}
 for i = 2, #ARGV, 4 do
   local id, fence, holder, duration = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]

@@ -1,10 +1,10 @@
 -- reserve: (absent | past retention | buried | cancelled) -> queued; else the job that is there
--- in: now, the submission (see accept.lua; in it, 6 on_duplicate, 7 max_active, 8 per_minute), 5 body (missing: none)
+-- in: now, the submission (see parts/accept.lua; in it, 6 on_duplicate, 7 max_active, 8 per_minute), 5 body (missing: none)
 -- out: now: accepted, as its key's first job | accepted, now, fence, the job it waits behind
 --      | reserved | existing | mismatched, and the job | full, for how long ('' = not known)
 
---include shared.lua
---include accept.lua
+--include parts/shared.lua
+--include parts/accept.lua
 local on_duplicate, body = offer[6], ARGV[5]
 
 -- The common case: neither its id nor its key is known.
@@ -14,10 +14,10 @@ if not is_known and digest == '' and scope == '' and delay == 0 then
   return at
 end
 
---include reading.lua
---include ending.lua
---include changes.lua
---include duplicate.lua
+--include parts/reading.lua
+--include parts/ending.lua
+--include parts/changes.lua
+--include parts/duplicate.lua
 local job = known(id)
 if readable(job) then
   if job.key ~= key then

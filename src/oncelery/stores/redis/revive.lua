@@ -2,10 +2,10 @@
 -- in: now, 2 id, 3 body (missing: as before)
 -- out: revived | existing | not_buried, and the job | absent
 
---include shared.lua
---include reading.lua
---include ending.lua
---include changes.lua
+--include parts/shared.lua
+--include parts/reading.lua
+--include parts/ending.lua
+--include parts/changes.lua
 local body = ARGV[3]
 
 local job = readable(known(ARGV[2]))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
 from datetime import timedelta
 from importlib.resources import files
 
 from oncelery.job import MICROSECOND, PAST_KEPT
 from oncelery.stores.base import PUBLISH_GRACE, SLOW_CHECK
+from oncelery.stores.redis.wire import words
 
 #: How many duplicates the audit lists; older ones are only counted.
 AUDIT_KEPT = 100_000
@@ -50,27 +50,6 @@ FLAGS = {
     **dict.fromkeys(("get", "last", "find", "duplicates", "duplicate_counts", "tally"), " flags=no-writes"),
     **dict.fromkeys(("discard", "prune"), " flags=allow-oom"),
 }
-
-#: What may be a word of a command.
-Word = str | bytes | int
-
-
-def words(values: Sequence[Word]) -> bytes:
-    """Write words of a command as the server reads them."""
-    written = []
-    for value in values:
-        octets = value if isinstance(value, bytes) else _octets(value)
-        written.append(b"$%d\r\n%b\r\n" % (len(octets), octets))
-    return b"".join(written)
-
-
-def _octets(value: str | int) -> bytes:
-    return value.encode(errors="backslashreplace") if isinstance(value, str) else b"%d" % value
-
-
-def command(*values: Word) -> bytes:
-    """Write a whole command as the server reads it."""
-    return b"*%d\r\n%b" % (len(values), words(values))
 
 
 class Script:

@@ -5,8 +5,8 @@
 -- out: completed: and nothing else follows | settled, the state, the trailing job that may begin now
 --      | fenced, the state, '' if it is not known
 
---include shared.lua
---include ending.lua
+--include parts/shared.lua
+--include parts/ending.lua
 local id, fence, holder, settlement = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
 -- The common case: a first run that went well, and nothing else has happened to its job.
@@ -20,8 +20,8 @@ if settlement == 'complete' and ARGV[6] ~= '' then
   end
 end
 
---include reading.lua
---include changes.lua
+--include parts/reading.lua
+--include parts/changes.lua
 local job = unfinished(id)
 local owned = job and job.state == RUNNING and job.fence == fence and job.holder == holder
 local LEADS_TO = {

@@ -35,7 +35,7 @@ from oncelery.settlement import Bury, Cancel, Complete, Release, Settlement
 from oncelery.stores.base import Clock
 from oncelery.stores.facts import ServerFacts
 from oncelery.stores.redis.address import Address
-from oncelery.stores.redis.connection import Server
+from oncelery.stores.redis.connections import Server
 from oncelery.stores.redis.packing import pack_holder, pack_id, pack_key, unpack_id, unpack_key
 from oncelery.stores.redis.records import (
     instant,
@@ -46,7 +46,7 @@ from oncelery.stores.redis.records import (
     read_steps,
     read_tally,
 )
-from oncelery.stores.redis.scripts import Word
+from oncelery.stores.redis.wire import Word
 
 #: What a job that begins for the first time has finished before.
 NO_STEPS: Mapping[str, bytes] = MappingProxyType({})

@@ -3,7 +3,7 @@
 -- out: how many jobs are queued, running, completed, buried, cancelled; of how many the lease has lapsed; for how long
 --      the first check has been due; the counters by JSON [task, decision], flat
 
---include shared.lua
+--include parts/shared.lua
 local states = { [QUEUED] = 0, [RUNNING] = 0, [COMPLETED] = 0, [BURIED] = 0, [CANCELLED] = 0 }
 local first_check, lapsed = now, 0
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from redis import exceptions as driver
@@ -25,6 +25,9 @@ ERRORS: dict[str, type[driver.RedisError]] = {
     "NOSCRIPT": driver.NoScriptError,
     "READONLY": driver.ReadOnlyError,
 }
+
+#: What may be a word of a command.
+Word = str | bytes | int
 
 
 class Connection(Protocol):
@@ -109,6 +112,24 @@ class Wire:
             raise driver.ConnectionError("the server has closed the connection")
         self._come = self._come[self._at :] + more
         self._at = 0
+
+
+def words(values: Sequence[Word]) -> bytes:
+    """Write words of a command as the server reads them."""
+    written = []
+    for value in values:
+        octets = value if isinstance(value, bytes) else _octets(value)
+        written.append(b"$%d\r\n%b\r\n" % (len(octets), octets))
+    return b"".join(written)
+
+
+def _octets(value: str | int) -> bytes:
+    return value.encode(errors="backslashreplace") if isinstance(value, str) else b"%d" % value
+
+
+def command(*values: Word) -> bytes:
+    """Write a whole command as the server reads it."""
+    return b"*%d\r\n%b" % (len(values), words(values))
 
 
 def _error(told: bytes) -> driver.RedisError:

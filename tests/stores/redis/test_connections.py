@@ -18,7 +18,7 @@ from oncelery.answers import Cancelled, Granted, Reserved, Settled
 from oncelery.errors import ConfigurationError, StoreUnavailableError
 from oncelery.job import OnDuplicate, Query, State
 from oncelery.settlement import Complete
-from oncelery.stores.redis import RedisStore, connection
+from oncelery.stores.redis import RedisStore, connections
 from oncelery.testing.conformance.acts import JOB, accepted, begin, complete, reserve, running, seen, work
 from oncelery.testing.proxy import FaultProxy
 from oncelery.testing.servers import ValkeyServer
@@ -129,14 +129,14 @@ def test_a_verb_is_sent_no_more_often_if_its_answer_is_waited_for_later(
 
         return failing
 
-    monkeypatch.setattr(connection.Link, "receive", fail("receive"))
-    monkeypatch.setattr(connection.Link, "run", fail("run"))
+    monkeypatch.setattr(connections.Link, "receive", fail("receive"))
+    monkeypatch.setattr(connections.Link, "run", fail("run"))
 
     wait = store.reserving(work(), on_duplicate=OnDuplicate.JOIN)
     with pytest.raises(StoreUnavailableError):
         wait()
 
-    assert failed == ["receive"] + ["run"] * (connection.SENDS - 1)
+    assert failed == ["receive"] + ["run"] * (connections.SENDS - 1)
 
 
 def test_an_answer_that_nobody_waits_for_is_not_taken_for_another(store: RedisStore) -> None:
@@ -146,6 +146,36 @@ def test_an_answer_that_nobody_waits_for_is_not_taken_for_another(store: RedisSt
 
     assert isinstance(store.cancel(JOB, reason="no"), Cancelled)
     assert seen(store).state is State.CANCELLED
+
+
+@pytest.mark.parametrize("ask", ["reserve", "reserving"])
+def test_a_connection_that_did_not_take_all_of_a_command_is_used_no_more(
+    server: AnyServer, monkeypatch: pytest.MonkeyPatch, ask: str
+) -> None:
+    name = uuid.uuid4().hex
+    with client_of(server) as client, opened(server, f"client_name={name}") as store:
+        accepted(store, "before", "another key")
+        connected = {line["id"] for line in client.client_list() if line["name"] == name}
+        [link] = store._server._idle  # noqa: SLF001 - a socket that breaks half-way cannot be had from outside
+        wire = link._wire  # noqa: SLF001
+        monkeypatch.setattr(wire, "send", half_of(wire.send))
+
+        answer = getattr(store, ask)(work(), on_duplicate=OnDuplicate.JOIN)
+
+        assert isinstance(answer() if ask == "reserving" else answer, Reserved)
+        now = {line["id"] for line in client.client_list() if line["name"] == name}
+        assert len(now) == 1
+        assert now.isdisjoint(connected)
+
+
+def half_of(send: Callable[[bytes], None]) -> Callable[[bytes], None]:
+    """Give what sends half of what it is given, and then fails."""
+
+    def send_half(command: bytes) -> None:
+        send(command[: len(command) // 2])
+        raise TimeoutError
+
+    return send_half
 
 
 def test_a_server_that_is_away_is_unavailable_and_then_back(private_server: AnyServer) -> None:

@@ -16,8 +16,8 @@ from oncelery.stores.facts import ServerFacts
 from oncelery.stores.redis.address import Address
 from oncelery.stores.redis.durability import Barrier, choose_barrier
 from oncelery.stores.redis.facts import server_facts
-from oncelery.stores.redis.scripts import FLAGGED, UNFLAGGED, Word, words
-from oncelery.stores.redis.wire import Wire
+from oncelery.stores.redis.scripts import FLAGGED, UNFLAGGED
+from oncelery.stores.redis.wire import Wire, Word, words
 
 #: How often a command is sent, when connections break under it. All verbs may be.
 SENDS = 3
