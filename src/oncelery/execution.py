@@ -70,7 +70,7 @@ def execute(
         write=call.written,
         keep=call.policy.history,
     )
-    with call.holding(granted.lease), heartbeat.watch(run):
+    with call.holding(granted.lease), heartbeat.renewing(run):
         failpoint("after-begin")
         with running(run):
             outcome = call.run(run, granted.body)

@@ -22,7 +22,7 @@ RENEWALS = 3
 RETRY = 0.5
 
 
-class Watch:
+class Renewal:
     """A run whose lease is renewed while a block lasts; when next, and until when at all, by the monotonic clock."""
 
     __slots__ = ("_heartbeat", "end", "every", "next", "run")
@@ -53,32 +53,32 @@ class Heartbeat:
 
     def _start_anew(self) -> None:
         self._pid = os.getpid()
-        self._watches: set[Watch] = set()
+        self._renewals: set[Renewal] = set()
         self._tick = inf
         self._sooner = threading.Event()
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
 
-    def watch(self, run: Run, *, at_most: timedelta | None = None) -> Watch:
+    def renewing(self, run: Run, *, at_most: timedelta | None = None) -> Renewal:
         """Renew the run's lease until the block ends, but no longer than `at_most`."""
-        return Watch(self, run, at_most)
+        return Renewal(self, run, at_most)
 
-    def add(self, watch: Watch) -> None:
+    def add(self, renewal: Renewal) -> None:
         """Renew that lease from now on."""
         if self._pid != os.getpid():
             # After a fork the thread is gone, and the lock may have been held by it.
             self._start_anew()
-        if watch.every < self._tick:
-            self._tick = watch.every
+        if renewal.every < self._tick:
+            self._tick = renewal.every
             self._sooner.set()
         # Before it is added: if no thread can be started, the run ends here, and no later one may renew it for ever.
         if self._thread is None:
             self._start_thread()
-        self._watches.add(watch)
+        self._renewals.add(renewal)
 
-    def remove(self, watch: Watch) -> None:
+    def remove(self, renewal: Renewal) -> None:
         """Renew that lease no more."""
-        self._watches.discard(watch)
+        self._renewals.discard(renewal)
 
     def _start_thread(self) -> None:
         with self._starting:
@@ -94,21 +94,21 @@ class Heartbeat:
             # Half the shortest interval: a renewal is then at most half an interval late.
             if self._sooner.wait(self._tick / 2 if answered else min(self._tick / 2, RETRY)):
                 self._sooner.clear()
-            if watches := self.due(monotonic()):
-                answered = self._renew(watches)
+            if due := self.due(monotonic()):
+                answered = self._renew(due)
 
-    def due(self, now: float) -> list[Watch]:
+    def due(self, now: float) -> list[Renewal]:
         """Tell whose leases are to be renewed at this time of the monotonic clock."""
-        return [each for each in list(self._watches) if each.next <= now <= each.end and not each.run.lost]
+        return [each for each in list(self._renewals) if each.next <= now <= each.end and not each.run.lost]
 
-    def _renew(self, watches: list[Watch]) -> bool:
+    def _renew(self, due: list[Renewal]) -> bool:
         try:
-            renewals = self._ledger.renew([each.run.lease for each in watches])
+            answers = self._ledger.renew([each.run.lease for each in due])
         except Exception as error:  # noqa: BLE001 - of whatever kind: without this thread all leases would lapse
             # They stay due, so that the next tick tries again.
-            _logger.warning("could not renew %d leases: %s", len(watches), error)
+            _logger.warning("could not renew %d leases: %s", len(due), error)
             return False
-        for each, answer in zip(watches, renewals, strict=True):
+        for each, answer in zip(due, answers, strict=True):
             each.run.renewed(answer)
             each.next = monotonic() + each.every
         self._renewed()

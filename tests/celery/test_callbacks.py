@@ -15,7 +15,7 @@ from guarded.receiver import OLD_SECRET, SECRET, Receiver, receiving
 from guarded.world import SOON, World
 
 from oncelery import Oncelery, WebhookTargetError
-from oncelery.celery.callbacks import FIRST_LOOK, NOTIFY, WATCH
+from oncelery.celery.callbacks import FIRST_LOOK, NOTIFY_TASK, WATCH_TASK
 from oncelery.celery.publishing import publish_again
 from oncelery.embedded.process import eventually
 from oncelery.job import Job, Query, State
@@ -63,11 +63,11 @@ def test_the_end_of_a_job_is_told_under_its_id_and_signed(telling: Hand, receive
 
 def test_once_it_is_told_no_watch_is_left(telling: Hand, receiver: Receiver) -> None:
     telling.tasks.joining.apply_async((telling.name(),), notify=receiver.url())
-    assert [watch.state for watch in jobs(telling, WATCH)] == [State.QUEUED]
+    assert [watch.state for watch in jobs(telling, WATCH_TASK)] == [State.QUEUED]
 
     telling.deliver_all()
 
-    assert [(watch.state, watch.reason) for watch in jobs(telling, WATCH)] == [(State.CANCELLED, "told")]
+    assert [(watch.state, watch.reason) for watch in jobs(telling, WATCH_TASK)] == [(State.CANCELLED, "told")]
     sweep_after(telling, timedelta(hours=2))
     telling.deliver_all()
     assert len(receiver.calls) == 1
@@ -155,13 +155,13 @@ def test_what_was_not_told_when_its_job_ended_is_told_by_its_watch(speechless: H
 def test_a_watch_waits_for_as_long_as_its_job_takes(speechless: Hand, receiver: Receiver) -> None:
     job = speechless.tasks.joining.apply_async((speechless.name(),), countdown=86_400, notify=receiver.url())
     speechless.clock.advance(seconds=FIRST_LOOK.total_seconds())
-    publish_again(speechless.once, jobs(speechless, WATCH)[0])
+    publish_again(speechless.once, jobs(speechless, WATCH_TASK)[0])
     for _ in range(12):
         # The job's message, which is too early, and that of its watch.
         speechless.deliver()
         speechless.deliver()
         speechless.clock.advance(seconds=660)
-    (watch,) = jobs(speechless, WATCH)
+    (watch,) = jobs(speechless, WATCH_TASK)
     assert (watch.state, watch.attempt, receiver.calls) == (State.QUEUED, 12, [])
 
     speechless.once.jobs.cancel(job.id)
@@ -195,7 +195,7 @@ def test_a_call_back_that_is_refused_is_tried_again_under_the_same_id(telling: H
 
     assert len(receiver.calls) == 3
     assert len({call.id for call in receiver.calls}) == 1
-    assert [job.state for job in jobs(telling, NOTIFY)] == [State.COMPLETED]
+    assert [job.state for job in jobs(telling, NOTIFY_TASK)] == [State.COMPLETED]
 
 
 def test_a_call_back_that_nobody_takes_is_a_dead_letter_that_can_be_revived(telling: Hand) -> None:
@@ -205,7 +205,7 @@ def test_a_call_back_that_nobody_takes_is_a_dead_letter_that_can_be_revived(tell
         for _ in range(10):
             telling.deliver()
             telling.clock.advance(hours=7)
-        (dead,) = jobs(telling, NOTIFY, State.BURIED)
+        (dead,) = jobs(telling, NOTIFY_TASK, State.BURIED)
         assert (dead.reason, len(receiver.calls)) == ("exhausted", 10)
 
         receiver.statuses = [204]
@@ -232,7 +232,7 @@ def test_an_eager_task_tells_nobody(telling: Hand, receiver: Receiver) -> None:
     telling.tasks.joining.apply_async((telling.name(),), notify=receiver.url())
 
     assert not receiver.calls
-    assert not jobs(telling, WATCH)
+    assert not jobs(telling, WATCH_TASK)
 
 
 # Refused
@@ -292,6 +292,6 @@ def test_a_worker_that_is_killed_before_it_tells_is_stood_in_for(
 
         assert eventually(lambda: len(receiver.calls) == 2, 3 * SOON)
         find = world.once.jobs.find
-        assert eventually(lambda: not find(task=NOTIFY, states=["queued", "running"]).items, SOON)
+        assert eventually(lambda: not find(task=NOTIFY_TASK, states=["queued", "running"]).items, SOON)
     assert {call.id for call in receiver.calls} == {f"{job.id}.completed.{world.job(job).fence}"}
     assert receiver.calls[-1].verified()["data"]["result"] == "paid"

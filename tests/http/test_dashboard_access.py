@@ -54,7 +54,7 @@ def test_a_wrong_key_is_refused_and_not_kept(doors: Doors) -> None:
     answer = board.post("/sign-in", key="once_wrong")
 
     assert answer.status_code == 401
-    assert "oncelery_key" not in board.client.cookies
+    assert "oncelery_api_key" not in board.client.cookies
 
 
 def test_the_key_is_kept_where_no_script_and_no_other_site_has_it(doors: Doors) -> None:

@@ -45,7 +45,7 @@ def test_whatever_goes_wrong_with_a_renewal_the_next_one_is_made(
 
     monkeypatch.setattr(ledger, "renew", fail_once)
 
-    with Heartbeat(ledger).watch(run):
+    with Heartbeat(ledger).renewing(run):
         assert renewed.wait(LONG)
 
 
@@ -61,8 +61,8 @@ def test_where_no_thread_can_be_started_the_run_is_not_watched_and_the_next_one_
     with monkeypatch.context() as exhausted:
         exhausted.setattr(threading.Thread, "start", refuse)
         with pytest.raises(RuntimeError, match="new thread"):
-            heartbeat.add(heartbeat.watch(run))
+            heartbeat.add(heartbeat.renewing(run))
     assert heartbeat.due(monotonic() + 1) == []
 
-    with heartbeat.watch(run):
+    with heartbeat.renewing(run):
         assert renewed.wait(LONG)

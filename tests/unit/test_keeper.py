@@ -12,6 +12,7 @@ from billiard.process import current_process
 
 from oncelery.answers import Granted
 from oncelery.celery import keeper
+from oncelery.celery.board import Board
 from oncelery.events import Event, LeaseLost
 from oncelery.job import Cause, Lease, State, Submission
 from oncelery.ledger import Ledger
@@ -27,7 +28,7 @@ class Parent:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.clock = FakeClock()
         self.ledger = Ledger(MemoryStore(clock=self.clock))
-        self.board = keeper.Board()
+        self.board = Board()
         self.told: list[Event] = []
         self.ledger.events.subscribe(self.told.append)
         monkeypatch.setattr(self.board, "_parent", os.getppid())

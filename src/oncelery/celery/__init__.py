@@ -10,7 +10,8 @@ message       what is kept of a call, and the headers that go with it
 call          one delivery, as `execution` sees it                                       EXECUTE
 request       the same delivery in the worker's main process
 opening       who opens a message that has come before, and may die of it
-keeper        looks after the children: renews for them, lets go when they die           STAY ALIVE
+board         what each child holds, for its parent to see                               STAY ALIVE
+keeper        looks after the children: renews for them, lets go when they die
 sweeper       publishes again what is lost
 orphans       messages that nobody will acknowledge, of jobs that have ended
 reconnecting  a worker outlives its Redis broker

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("oncelery")
 
 #: The names of the two tasks, for Celery's `task_routes`.
-NOTIFY, WATCH = "oncelery.notify", "oncelery.watch"
+NOTIFY_TASK, WATCH_TASK = "oncelery.notify", "oncelery.watch"
 
 #: How long a watch waits before it first looks after its job.
 FIRST_LOOK = timedelta(minutes=1)
@@ -68,8 +68,8 @@ WATCHING = Policy(
 def declare(app: Celery) -> None:
     """Give an app the tasks that send its call-backs."""
     options: dict[str, Any] = {"base": IdempotentTask, "bind": True, "shared": False, "ignore_result": True}
-    app.task(name=NOTIFY, once=DELIVERY, **options)(notify)
-    app.task(name=WATCH, once=WATCHING, **options)(watch)
+    app.task(name=NOTIFY_TASK, once=DELIVERY, **options)(notify)
+    app.task(name=WATCH_TASK, once=WATCHING, **options)(watch)
 
 
 def notify(task: IdempotentTask, job_id: str, ending: str, url: str) -> int:
@@ -109,7 +109,7 @@ class Callbacks:
 
     def expect(self, job_id: str, url: str, *, ledger: Ledger | None = None, again: bool = False) -> None:
         """Put the watch of a live job into the ledger; of one that has its watch nothing is done."""
-        task = self._once.app.tasks[WATCH]
+        task = self._once.app.tasks[WATCH_TASK]
         options = {"countdown": FIRST_LOOK.total_seconds(), "ignore_result": True}
         watch_id = str(uuid.uuid4()) if again else _watch_id(job_id, url)
         publication = Publication(task=task, args=(job_id, url), kwargs={}, task_id=watch_id, options=options)
@@ -126,7 +126,7 @@ class Callbacks:
 
     def publish(self, job_id: str, state: State, fence: int, url: str) -> None:
         """Publish the call-back of one end of a job, unless that was done."""
-        task = self._once.app.tasks[NOTIFY]
+        task = self._once.app.tasks[NOTIFY_TASK]
         task.apply_async((job_id, ending_of(state, fence), url), add_to_parent=False)
 
     def send(self, job: Job, url: str) -> int:
@@ -156,7 +156,7 @@ def secrets_of(given: Secrets | Mapping[str, Secrets] | Callable[[str], Secrets]
 
 
 def _watch_id(job_id: str, url: str) -> str:
-    return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{WATCH}/{job_id}/{url}"))
+    return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{WATCH_TASK}/{job_id}/{url}"))
 
 
 def _json_result(job: Job) -> bytes | None:

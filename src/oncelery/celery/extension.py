@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import logging
 import socket
-import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -13,10 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from celery import Celery
 from celery.utils.text import match_case
 
+from oncelery.celery.board import Board
 from oncelery.celery.callbacks import Callbacks, declare
 from oncelery.celery.flusher import Flusher
 from oncelery.celery.gate import GATE, at_the_gate
-from oncelery.celery.keeper import Board, Keeper
+from oncelery.celery.keeper import Keeper
+from oncelery.celery.made_once import made_once
 from oncelery.celery.message import NOTIFY, Message, shown
 from oncelery.celery.mirror import Mirror
 from oncelery.celery.publishing import publish_again, sent_as
@@ -44,28 +45,7 @@ from oncelery.telemetry.logging import log
 _logger = logging.getLogger("oncelery")
 
 if TYPE_CHECKING:
-    from functools import cached_property
-
     from oncelery.operations.doctor import Finding
-else:
-
-    class cached_property:  # noqa: N801 - called like those of others
-        """A property that is made once, also by threads that come first together; then it is a plain attribute.
-
-        The standard one has no lock from Python 3.12 on, and kombu's stays a call, which every publication makes often.
-        """
-
-        def __init__(self, make: Callable[[Any], Any]) -> None:
-            self._make = make
-            self._lock = threading.RLock()
-
-        def __get__(self, instance: Any, owner: type) -> Any:
-            attributes, name = vars(instance), self._make.__name__
-            with self._lock:
-                if name not in attributes:
-                    attributes[name] = self._make(instance)
-            return attributes[name]
-
 
 #: What may be given to `send_task` without a name, in this order.
 _POSITIONAL = tuple(inspect.signature(Celery.send_task).parameters)[2:]
@@ -111,14 +91,14 @@ class Oncelery:
 
     # What it stands on
 
-    @cached_property
+    @made_once
     def settings(self) -> Settings:
         """The settings, read when they are first needed: the app may be configured after this was made."""
         settings = Settings.gather(self._given, self.app.conf.get)
         _refuse_misspelt(self.app.conf)
         return settings
 
-    @cached_property
+    @made_once
     def ledger(self) -> Ledger:
         """The ledger of this app, with those who listen to it."""
         if not self.settings.store:
@@ -132,17 +112,17 @@ class Oncelery:
             ledger.events.subscribe(Mirror(self.app, ledger, queue))
         return ledger
 
-    @cached_property
+    @made_once
     def counting(self) -> Counting:
         """What this process has decided, on its way to the ledger's counters."""
         return Counting(lambda counts: self.ledger.count(counts))  # noqa: PLW0108 - the ledger is made after it
 
-    @cached_property
+    @made_once
     def callbacks(self) -> Callbacks:
         """What tells others of the end of jobs."""
         return Callbacks(self)
 
-    @cached_property
+    @made_once
     def reading(self) -> Reading:
         """What shows calls and results, without what is secret."""
         more = self.settings.redact
@@ -150,12 +130,12 @@ class Oncelery:
             self.app, Redaction((*SECRETS, *(more.replace(",", " ").split() if isinstance(more, str) else more)))
         )
 
-    @cached_property
+    @made_once
     def heartbeat(self) -> Heartbeat:
         """What keeps the leases of this process alive."""
         return Heartbeat(self.ledger, renewed=self.board.renewed)
 
-    @cached_property
+    @made_once
     def result_serializer(self) -> str:
         """How results are written."""
         serializer: str = self.app.conf.result_serializer
@@ -166,7 +146,7 @@ class Oncelery:
         """What keeps the keys of this app apart from those of others."""
         return self.settings.namespace
 
-    @cached_property
+    @made_once
     def caller(self) -> str:
         """Who submits, in the audit."""
         return f"{self.app.main or 'app'}@{socket.gethostname()}"
@@ -236,7 +216,7 @@ class Oncelery:
 
     # Operating
 
-    @cached_property
+    @made_once
     def jobs(self) -> Jobs:
         """Jobs to look at and to cancel."""
         return Jobs(
@@ -254,12 +234,12 @@ class Oncelery:
         except Exception as error:  # noqa: BLE001 - of whatever backend: the job is cancelled all the same
             _logger.warning("job %s is cancelled, but its result could not be told: %s", job.id, error)
 
-    @cached_property
+    @made_once
     def dead_letters(self) -> DeadLetters:
         """Jobs that nobody runs any more, to look at, revive and discard."""
         return DeadLetters(self.ledger, publish=self._publish_revived, rewrite=self._rewrite)
 
-    @cached_property
+    @made_once
     def duplicates(self) -> Duplicates:
         """Who was answered what, and how often."""
         return Duplicates(self.ledger)

@@ -172,7 +172,7 @@ def _run(once: Oncelery, lease: Lease, limit: timedelta | None, call: Callable[[
     run = Instance(once.ledger, lease, at_most=at_most)
     try:
         # Steps and keys inside a guarded task stay those of its own job.
-        with once.heartbeat.watch(run, at_most=at_most), running(run_under_way() or run):
+        with once.heartbeat.renewing(run, at_most=at_most), running(run_under_way() or run):
             value = call()
     except BaseException as error:  # also what ends the process: the lock must not wait for its lease
         _let_go(once, lease, Cancel(reason=f"{type(error).__name__}: {failure_of(error).message}"[:REASON_LENGTH]))

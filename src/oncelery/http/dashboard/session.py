@@ -13,7 +13,7 @@ from oncelery.http.auth import HEADER, Access, Caller, Role
 from oncelery.http.problems import FORBIDDEN, INVALID_REQUEST, TOO_LARGE, ProblemError
 
 #: The cookies: the caller's API key, and what forms must tell again.
-KEY_COOKIE: Final = "oncelery_key"
+KEY_COOKIE: Final = "oncelery_api_key"
 CSRF_COOKIE: Final = "oncelery_csrf"
 
 #: For how long a browser stays signed in, in seconds.

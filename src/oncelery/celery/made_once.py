@@ -1,0 +1,31 @@
+"""A property that is made once, also by threads that come first together; then it is a plain attribute.
+
+The standard `cached_property` has no lock from Python 3.12 on, and kombu's stays a call, which every publication makes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from functools import cached_property as made_once
+else:
+
+    class made_once:  # noqa: N801 - like other properties
+        """See the module."""
+
+        def __init__(self, make: Callable[[Any], Any]) -> None:
+            self._make = make
+            self._lock = threading.RLock()
+
+        def __get__(self, instance: Any, owner: type) -> Any:
+            attributes, name = vars(instance), self._make.__name__
+            with self._lock:
+                if name not in attributes:
+                    attributes[name] = self._make(instance)
+            return attributes[name]
+
+
+__all__ = ["made_once"]
