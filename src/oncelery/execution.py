@@ -11,7 +11,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from oncelery.answers import Absent, Buried, Busy, Cancelled, Fenced, Finished, Granted, Later, Settled
-from oncelery.errors import OnceleryError
 from oncelery.failpoints import failpoint
 from oncelery.heartbeat import Heartbeat
 from oncelery.job import Lease, State, Submission
@@ -78,7 +77,7 @@ def execute(
         settlement = decide(outcome, call.policy, granted.lease, jitter=random.random())  # noqa: S311 - no secret
         # Settle before the ack: a crash between the two redelivers, and begin() then answers Finished.
         settled = run.effect.settled if run.effect else None
-        answer = settled or _settle(ledger, granted.lease, settlement)
+        answer = settled or insist(ledger.settle, granted.lease, settlement)
     failpoint("after-settle")
     if isinstance(answer, Fenced):
         return _found_completed(run) or Superseded()
@@ -92,16 +91,6 @@ def _found_completed(run: Run) -> Finished | None:
     """
     job = insist(run.ledger.get, run.job_id) if run.in_doubt else None
     return Finished(job) if job and job.state is State.COMPLETED and job.holder == run.lease.holder else None
-
-
-def _settle(ledger: Ledger, lease: Lease, settlement: Settlement) -> Settled | Fenced:
-    try:
-        return insist(ledger.settle, lease, settlement)
-    except OnceleryError:
-        raise
-    except Exception:  # noqa: BLE001 - whatever it was, the outcome is at hand
-        # A soft time limit can strike here as well; unsettled, the job would be run again.
-        return insist(ledger.settle, lease, settlement)
 
 
 def _begin(ledger: Ledger, call: Call) -> Granted | Finished | Buried | Busy | Later | Cancelled:

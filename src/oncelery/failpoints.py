@@ -10,6 +10,9 @@ from pathlib import Path
 #: Such as "after-begin=kill,before-settle=raise@/tmp/t/marker": with a marker, once, for whoever makes the file.
 VARIABLE = "ONCELERY_FAILPOINTS"
 
+#: The actions that are signals, by name: not every platform has them.
+SIGNALS = {"kill": "SIGKILL", "stop": "SIGSTOP", "limit": "SIGUSR1"}
+
 
 class FailpointError(Exception):
     """What the action `raise` raises. It is none of the library's own errors, so that no part of it expects this."""
@@ -30,8 +33,8 @@ def _fire(name: str) -> None:
                 raise FailpointError(name)
             if action == "exit":
                 os._exit(1)
-            if action in {"kill", "stop"}:
-                signal.raise_signal(signal.Signals[f"SIG{action.upper()}"])
+            if action in SIGNALS:
+                signal.raise_signal(signal.Signals[SIGNALS[action]])
             while action == "wait" and not Path(f"{marker}.released").exists():
                 time.sleep(0.01)  # for a test that lets go by making a file
             return

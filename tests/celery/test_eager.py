@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 from celery import chain, group
-from celery.exceptions import SoftTimeLimitExceeded
 from guarded.hand import Hand
 
 from oncelery import DuplicateTaskError, PayloadMismatchError
@@ -81,16 +80,15 @@ def test_an_eager_task_that_fails_is_a_dead_letter_and_its_error_reaches_the_cal
     assert eager.job(result).state is State.BURIED
 
 
-@pytest.mark.parametrize("error", [SoftTimeLimitExceeded, StoreUnavailableError])
-def test_what_strikes_after_an_eager_run_reaches_the_caller_for_no_message_comes_again(
-    hand: Hand, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+def test_a_store_that_is_away_after_an_eager_run_is_told_to_the_caller_for_no_message_comes_again(
+    hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def strike(*_: object) -> None:
-        raise error
+        raise StoreUnavailableError
 
     monkeypatch.setattr(hand.tasks.joining, "_conclude", strike)
 
-    with pytest.raises(error):
+    with pytest.raises(StoreUnavailableError):
         hand.tasks.joining.apply((hand.name(),)).get()
 
 

@@ -144,26 +144,6 @@ def test_a_step_waits_for_a_store_that_is_away(hand: Hand, monkeypatch: pytest.M
     assert len(calls) == 2
 
 
-def test_a_soft_time_limit_that_strikes_while_the_outcome_is_recorded_does_not_undo_it(
-    hand: Hand, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = hand.name()
-    settle = hand.store.settle
-    strikes: list[Any] = []
-
-    def struck(*args: Any) -> Any:
-        if not strikes:
-            strikes.append(args)
-            raise SoftTimeLimitExceeded
-        return settle(*args)
-
-    monkeypatch.setattr(hand.store, "settle", struck)
-    result = hand.tasks.joining.delay(name, "done")
-
-    assert hand.deliver().value == "done"
-    assert hand.job(result).state is State.COMPLETED
-
-
 # Cancelled jobs
 
 
@@ -226,16 +206,15 @@ def test_a_run_that_was_superseded_leaves_everything_to_the_one_that_took_over(h
     assert len(hand.told(name)) == 1
 
 
-@pytest.mark.parametrize("error", [SoftTimeLimitExceeded, StoreUnavailableError])
-def test_what_strikes_after_a_run_is_recorded_does_not_make_a_failure_of_it(
-    hand: Hand, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+def test_a_store_that_is_away_after_a_run_is_recorded_does_not_make_a_failure_of_it(
+    hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, after = hand.name(), hand.name()
     with hand.captured() as sent:
         chain(hand.tasks.joining.si(name, "paid"), hand.tasks.joining.si(after)).delay()
 
     def strike(*_: object) -> None:
-        raise error
+        raise StoreUnavailableError
 
     with monkeypatch.context() as patch:
         patch.setattr(hand.tasks.joining, "_conclude", strike)

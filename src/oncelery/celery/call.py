@@ -14,6 +14,7 @@ from billiard import common as billiard_common
 from celery.exceptions import Ignore, Reject, Retry, WorkerShutdown, WorkerTerminate
 from kombu.exceptions import EncodeError
 
+from oncelery.celery.limits import exposed
 from oncelery.celery.message import DIGEST, KEY, NOTIFY, SCOPE, Message, read, write
 from oncelery.celery.publishing import delay_until, job_id_of, queue_label
 from oncelery.errors import ConfigurationError, JobCancelledError, StoreUnavailableError, TooLargeError
@@ -190,10 +191,10 @@ class TaskCall:
 
     def _verified(self, run: Run) -> Any:
         if run.recovered and callable(self.policy.on_takeover):
-            found = self.policy.on_takeover(*self._args, **self._kwargs)
+            found = exposed(self.policy.on_takeover, *self._args, **self._kwargs)
             if found is not None:
                 return found
-        return self.task.run_granted(*self._args, **self._kwargs)
+        return exposed(self.task.granted_run, *self._args, **self._kwargs)
 
     def written(self, value: Any) -> bytes:
         """Write a value with the serialiser of results."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn, assert_never
 
 from celery import Task
-from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
+from celery.exceptions import Ignore, Reject, Retry
 from celery.utils import uuid
 from celery.utils.imports import symbol_by_name
 from kombu.exceptions import OperationalError
@@ -16,6 +16,7 @@ from kombu.exceptions import OperationalError
 from oncelery.answers import Buried, Busy, Cancelled, Finished, Later
 from oncelery.celery.call import REPLACED, TaskCall, read_result
 from oncelery.celery.gate import GATE, Gate
+from oncelery.celery.limits import held_back
 from oncelery.celery.message import PARKED, write
 from oncelery.celery.publishing import (
     Publication,
@@ -265,9 +266,10 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
             return super().__call__(*args, **kwargs)
         ended = None
         try:
-            ended = execute(self.oncelery.ledger, self.oncelery.heartbeat, call)
-            return self._answer(call, ended)
-        except (StoreUnavailableError, SoftTimeLimitExceeded) as error:
+            with held_back(within_another=call.eager):
+                ended = execute(self.oncelery.ledger, self.oncelery.heartbeat, call)
+                return self._answer(call, ended)
+        except StoreUnavailableError as error:
             if isinstance(ended, Ended) and isinstance(ended.outcome, Raised) and ended.outcome.error is error:
                 raise  # the task's own, and its job is settled
             if request.is_eager:
@@ -275,10 +277,11 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
             # Not acknowledged: only the ledger knows what is recorded, and answers whoever gets the message next.
             raise Reject(error, requeue=True) from error
 
-    def run_granted(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the task, which is ours to run; by way of the app's own class where that has a way, as Flask's has."""
+    @property
+    def granted_run(self) -> Callable[..., Any]:
+        """What runs the task when it is ours to run: by way of the app's own class where that has a way, as Flask's."""
         # Celery's own takes it for a call from code, with a request of its own.
-        return self.run(*args, **kwargs) if self.called_by_celery else super().__call__(*args, **kwargs)
+        return self.run if self.called_by_celery else super().__call__
 
     def _answer(self, call: TaskCall, ended: Ended | Superseded | Finished | Buried | Busy | Later | Cancelled) -> Any:
         match ended:

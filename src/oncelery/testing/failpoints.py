@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["Action", "Failpoint", "FailpointError", "armed", "environment"]
 
 #: kill: SIGKILL to the process. stop: SIGSTOP, until it gets SIGCONT. exit: it ends without cleaning up, with status 1.
-#: raise: FailpointError. wait: the thread, until `release()`.
-Action = Literal["kill", "stop", "exit", "raise", "wait"]
+#: raise: FailpointError. wait: the thread, until `release()`. limit: a prefork child's soft time limit strikes.
+Action = Literal["kill", "stop", "exit", "raise", "wait", "limit"]
 
 
 @dataclass(frozen=True, slots=True)
