@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from celery import chain
+from celery.backends.base import DisabledBackend
 from celery.exceptions import SoftTimeLimitExceeded
 from guarded.hand import Hand
 from kombu.exceptions import OperationalError
@@ -142,6 +143,37 @@ def test_a_step_waits_for_a_store_that_is_away(hand: Hand, monkeypatch: pytest.M
 
     assert hand.deliver().value == "done"
     assert len(calls) == 2
+
+
+# Results that cannot be written
+
+
+@pytest.mark.parametrize("value", [object(), "x" * (2 << 20)], ids=["of no type", "too large"])
+def test_a_task_is_not_run_again_because_its_result_cannot_be_written(hand: Hand, value: object) -> None:
+    runs: list[object] = []
+
+    @hand.once.task(name="returns-anything", shared=False, retry_on=(Exception,))
+    def returns() -> object:
+        runs.append(value)
+        return value
+
+    result = returns.delay()
+
+    assert hand.deliver_all()[-1].state == "FAILURE"
+    assert len(runs) == 1
+    assert hand.job(result).state is State.BURIED
+
+
+def test_a_result_that_cannot_be_written_does_not_matter_where_no_backend_would_keep_it(hand: Hand) -> None:
+    @hand.once.task(name="returns-anything", shared=False, backend=DisabledBackend(hand.app))
+    def returns() -> object:
+        return object()
+
+    result = returns.delay()
+
+    hand.deliver()
+
+    assert hand.job(result).state is State.COMPLETED
 
 
 # Cancelled jobs

@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from billiard import common as billiard_common
+from celery.backends.base import DisabledBackend
 from celery.exceptions import Ignore, Reject, Retry, WorkerShutdown, WorkerTerminate
 from kombu.exceptions import EncodeError
 
@@ -123,7 +124,7 @@ class TaskCall:
         try:
             self._amend(body)
             self.value = self._verified(run)
-            return Returned(self.written(self.value))
+            return self._returned()
         except Retry as retry:
             self.control = retry
             delay = timedelta(0) if self.eager else delay_until(retry.when)
@@ -150,6 +151,14 @@ class TaskCall:
             if isinstance(error, SystemExit) and billiard_common._should_have_exited[0]:  # noqa: SLF001
                 self.control = self.interruption = error
                 return Interrupted()
+            return Raised(error, failure_of(error))
+
+    def _returned(self) -> Outcome:
+        try:
+            return Returned(self.written(self.value))
+        except (EncodeError, TooLargeError) as error:
+            # The task has done its work, whatever else it is to be run again for.
+            self.policy = replace(self.policy, bury_on=(Exception,))
             return Raised(error, failure_of(error))
 
     def _effected(self, run: Run, outcome: Outcome) -> Outcome:
@@ -204,7 +213,7 @@ class TaskCall:
         try:
             return self._limited(write(value, serializer))
         except (EncodeError, TooLargeError):
-            if self.task.keeps_result:
+            if self.task.keeps_result and not isinstance(self.task.backend, DisabledBackend):
                 raise
             # Nobody asks for it.
             return write(None, serializer)
