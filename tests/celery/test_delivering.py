@@ -9,6 +9,7 @@ from guarded.hand import Hand
 
 from oncelery import current_run
 from oncelery.celery.message import PARKED
+from oncelery.celery.publishing import publish_again
 from oncelery.job import Reason, State, Submission
 from oncelery.policy import Policy
 
@@ -38,6 +39,30 @@ def test_a_message_sent_by_other_code_is_guarded_all_the_same(hand: Hand) -> Non
     assert [delivery.value for delivery in delivered] == ["done", "done"]
     assert len(hand.told(name)) == 1
     assert hand.app.AsyncResult("other").get(timeout=1) == "done"
+
+
+def test_a_message_sent_by_other_code_may_hold_what_the_tasks_own_serialiser_cannot_write(hand: Hand) -> None:
+    hand.app.conf.accept_content = ["json", "application/x-python-serialize"]
+    calls: list[complex] = []
+
+    @hand.once.task(name="takes", shared=False, key="name")
+    def takes(name: str, number: complex) -> None:  # noqa: ARG001 - what makes it the work it is
+        calls.append(number)
+        if len(calls) == 1:
+            # Now comes another, which has to wait; and then this one is to be tried again.
+            hand.once.send_unguarded("takes", ("a number", 1 + 2j), task_id="other", serializer="pickle")
+            assert hand.deliver().state == "IGNORED"
+            raise Reject("not now", requeue=True)
+
+    hand.once.send_unguarded("takes", ("a number", 1 + 2j), task_id="one", serializer="pickle")
+    hand.deliver()
+    job = hand.once.ledger.get("one")
+    assert job
+    publish_again(hand.once, job)
+    hand.deliver_all()
+
+    assert calls == [1 + 2j] * 2
+    assert hand.app.AsyncResult("other").state == "SUCCESS"
 
 
 def test_a_message_of_a_job_that_is_running_is_let_go(hand: Hand) -> None:

@@ -138,6 +138,17 @@ def test_a_job_published_again_expires_when_it_would_have(hand: Hand) -> None:
     ) < timedelta(seconds=1)
 
 
+@pytest.mark.parametrize("serializer", ["json", "yaml", "msgpack", "pickle"])
+@pytest.mark.parametrize("expires", [60, datetime(2096, 1, 1, tzinfo=UTC)])
+def test_a_call_may_expire_whatever_its_serialiser(hand: Hand, serializer: str, expires: object) -> None:
+    hand.app.conf.accept_content = ["json", "yaml", "msgpack", "pickle"]
+
+    result = hand.tasks.joining.apply_async((hand.name(),), expires=expires, serializer=serializer)
+    hand.deliver()
+
+    assert hand.job(result).state is State.COMPLETED
+
+
 @pytest.mark.parametrize("expires", [3600, None])
 def test_a_call_does_not_join_a_job_that_has_expired_unseen(hand: Hand, expires: int | None) -> None:
     name = hand.name()

@@ -15,6 +15,7 @@ from typing import Any
 from celery.app.trace import build_tracer
 from celery.backends import cache
 from kombu.exceptions import OperationalError
+from kombu.serialization import prepare_accept_content
 
 from guarded.world import World
 from oncelery.answers import Granted
@@ -102,6 +103,7 @@ class Hand(World):
                 yield self._run(message)
 
     def _run(self, message: Any) -> Delivered:
+        message.accept = prepare_accept_content(self.app.conf.accept_content)
         args, kwargs, embedded = message.payload
         headers = message.headers
         info = {name: message.delivery_info.get(name) for name in ("exchange", "routing_key")}

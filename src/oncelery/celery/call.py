@@ -16,7 +16,7 @@ from celery.exceptions import Ignore, Reject, Retry, WorkerShutdown, WorkerTermi
 from kombu.exceptions import EncodeError
 
 from oncelery.celery.limits import exposed
-from oncelery.celery.message import DIGEST, KEY, NOTIFY, SCOPE, Message, read, write
+from oncelery.celery.message import DIGEST, KEY, NOTIFY, SCOPE, Message, read, writable, write
 from oncelery.celery.publishing import delay_until, job_id_of, queue_label
 from oncelery.errors import ConfigurationError, JobCancelledError, StoreUnavailableError, TooLargeError
 from oncelery.job import Failure, Job, Lease, Submission
@@ -97,6 +97,7 @@ class TaskCall:
         options.pop("redelivered", None)
         if options["task_id"] == self.submission.id:
             del options["task_id"]
+        options["serializer"] = writable(self.task.app, self.task.serializer, (self._args, self._kwargs))
         return Message(self.task.name, self._args, self._kwargs, options).pack(self.task.app)
 
     def holding(self, lease: Lease) -> AbstractContextManager[None]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
 from numbers import Real
 from typing import Any
 
 from celery import Celery
 from celery.app.amqp import AMQP
 from kombu import Exchange, Queue
-from kombu.serialization import dumps, loads, prepare_accept_content
+from kombu.exceptions import EncodeError
+from kombu.serialization import dumps, loads, prepare_accept_content, registry
 from kombu.utils.encoding import str_to_bytes
 from msgspec import Struct
 
@@ -61,9 +63,11 @@ class Message(Struct, frozen=True):
         for name in _NAMED & options.keys():
             if isinstance(value := options[name], Queue | Exchange):
                 options[name] = value.name
-        if "expires" in options and isinstance(expires := options["expires"], Real):
-            # As an instant: a job that is published again must not live longer for it.
-            options["expires"] = app.now() + timedelta(seconds=float(expires))
+        if expires := options.get("expires"):
+            # As an instant: a job that is published again must not live longer for it. As text: not all serialisers
+            # know instants.
+            until = app.now() + timedelta(seconds=float(expires)) if isinstance(expires, Real) else expires
+            options["expires"] = until.isoformat() if isinstance(until, datetime) else until
         serializer = options.get("serializer") or serializer or app.conf.task_serializer
         return write([self.task, list(self.args), dict(self.kwargs), options], serializer)
 
@@ -88,6 +92,16 @@ def write(value: object, serializer: str) -> bytes:
     content_type, encoding, text = dumps(value, serializer)
     written: bytes = str_to_bytes(text)
     return written if content_type == JSON else f"\0{content_type}\n{encoding}\n".encode() + written
+
+
+def writable(app: Celery, first: str, value: object) -> str:
+    """Name a serialiser for what was read from a message: the first, if it can, else another that the app accepts."""
+    names: Iterator[str] = (registry.type_to_name.get(kind, kind) for kind in app.conf.accept_content)
+    for serializer in (first, *names):
+        with suppress(EncodeError):
+            dumps(value, serializer)
+            return serializer
+    return first
 
 
 def read(written: bytes, *, accept: Iterable[str]) -> Any:

@@ -17,7 +17,7 @@ from oncelery.answers import Buried, Busy, Cancelled, Finished, Later
 from oncelery.celery.call import REPLACED, TaskCall, read_result
 from oncelery.celery.gate import GATE, Gate
 from oncelery.celery.limits import held_back
-from oncelery.celery.message import PARKED, write
+from oncelery.celery.message import PARKED, writable, write
 from oncelery.celery.publishing import (
     Publication,
     delay_of,
@@ -380,6 +380,8 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
         countdown = max(at_least, min(FIRST_WAIT * 2 ** min(waits, 20), self.policy.lease.total_seconds()))
         signature = self.signature_from_request(countdown=whole(self.app, countdown))
         signature.options["headers"] = {**(signature.options.get("headers") or {}), PARKED: waits + 1}
+        # Of the message's own nothing is known here.
+        signature.options["serializer"] = writable(self.app, self.serializer, (signature.args, signature.kwargs))
         try:
             super().apply_async(signature.args, signature.kwargs, **signature.options)
         except OperationalError as error:
