@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -12,6 +13,11 @@ from guarded.world import World
 from oncelery.celery import orphans
 from oncelery.celery.message import KEY, PARKED
 from oncelery.celery.orphans import Orphans
+
+
+@pytest.fixture(scope="module", params=["", "mine:"], ids=["plain names", "a prefix"])
+def settings_here(request: pytest.FixtureRequest) -> dict[str, object]:
+    return {"broker_transport_options": {"global_keyprefix": request.param}}
 
 
 @contextmanager
@@ -61,3 +67,25 @@ def test_a_duplicate_that_was_put_aside_is_put_back_when_its_work_is_done_and_no
 
         # Its own message, and the duplicate's.
         assert restored(orphans) == 2
+
+
+def test_no_orphan_is_kept_back_by_a_message_whose_eta_has_no_time_zone(world: World) -> None:
+    world.once.jobs.cancel(world.tasks.joining.delay(world.name()).id)
+    world.tasks.joining.apply_async((world.name(),), eta=datetime(2096, 1, 1))  # noqa: DTZ001 - as some write it
+
+    with taken_from_the_queue(world):
+        assert restored(Orphans(world.once)) == 1
+
+
+def test_no_orphan_is_kept_back_by_what_cannot_be_read(world: World) -> None:
+    world.once.jobs.cancel(world.tasks.joining.delay(world.name()).id)
+
+    with taken_from_the_queue(world), world.app.connection_for_read() as connection:
+        channel: Any = connection.default_channel
+        with channel.conn_or_acquire() as client:
+            client.hset(channel.unacked_key, "broken", "{")
+            client.zadd(channel.unacked_index_key, {"broken": 1})
+        assert restored(Orphans(world.once)) == 1
+        with channel.conn_or_acquire() as client:
+            client.hdel(channel.unacked_key, "broken")
+            client.zrem(channel.unacked_index_key, "broken")

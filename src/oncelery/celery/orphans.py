@@ -6,6 +6,7 @@ the chain, the callbacks. The Redis transport would keep it for its visibility t
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
@@ -16,11 +17,14 @@ from kombu.serialization import prepare_accept_content
 from kombu.utils.json import loads
 
 from oncelery.celery.message import KEY, PARKED
-from oncelery.celery.publishing import job_id_of
+from oncelery.celery.publishing import instant, job_id_of
 from oncelery.celery.task import IdempotentTask
+from oncelery.errors import OnceleryError
 
 if TYPE_CHECKING:
     from oncelery.celery.extension import Oncelery
+
+_logger = logging.getLogger("oncelery")
 
 #: How often a worker looks, in seconds. What it finds twice in a row is an orphan: to acknowledge takes milliseconds.
 LOOK_EVERY = 5.0
@@ -48,7 +52,11 @@ class Orphans:
             channel = connection.default_channel
             if not hasattr(channel, "unacked_index_key"):
                 return 0
-            found = {tag for tag, message in _delivered(channel) if tag not in self._restored and self._over(message)}
+            found = {
+                tag
+                for tag, written in _delivered(channel)
+                if tag not in self._restored and self._orphan(written, channel)
+            }
             orphans = found & self._suspects
             for tag in orphans:
                 channel.qos.restore_by_tag(tag)
@@ -56,15 +64,23 @@ class Orphans:
         self._suspects = found - orphans
         return len(orphans)
 
+    def _orphan(self, written: bytes, channel: Any) -> bool:
+        try:
+            message, _exchange, _routing_key = loads(written.decode())
+            return self._over(channel.message_to_python(message))
+        except OnceleryError:
+            raise
+        except Exception:
+            _logger.debug("cannot tell whether a message is an orphan", exc_info=True)
+            return False
+
     def _over(self, message: Any) -> bool:
         """Whether the message's work is done, so that whoever holds it should have acknowledged it."""
         headers: Mapping[str, Any] = message.headers
         task = self._once.app.tasks.get(headers.get("task"))
         if not isinstance(task, IdempotentTask):
             return False
-        if (eta := headers.get("eta")) and datetime.fromisoformat(eta) > datetime.now(UTC) - timedelta(
-            seconds=LOOK_EVERY
-        ):
+        if (eta := headers.get("eta")) and instant(eta) > datetime.now(UTC) - timedelta(seconds=LOOK_EVERY):
             # It waits in a worker's memory, as it should.
             return False
         job = self._once.ledger.get(job_id_of(task, headers["id"], headers.get("replaced_task_nesting")))
@@ -84,16 +100,18 @@ class Orphans:
         return task.identity.of(args, kwargs, namespace=self._once.namespace, task_id=message.headers["id"]).key
 
 
-def _delivered(channel: Any) -> Iterator[tuple[str, Any]]:
+def _delivered(channel: Any) -> Iterator[tuple[str, bytes]]:
     """Read a page of what workers have been given some time ago and not yet acknowledged."""
-    with channel.conn_or_acquire() as client:
+    from redis import Redis  # noqa: PLC0415 - an extra, which is there where this transport is
+
+    index, messages = (f"{channel.global_keyprefix}{key}" for key in (channel.unacked_index_key, channel.unacked_key))
+    with channel.conn_or_acquire() as kombus:
+        # Not by its own client, which gives that prefix to some commands, and in each version to others.
+        client: Any = Redis(connection_pool=kombus.connection_pool)
         until = time() - LOOK_EVERY
-        there = client.zcount(channel.unacked_index_key, 0, until)
+        there = client.zcount(index, 0, until)
         first = random.randrange(there) if there > PAGE else 0  # noqa: S311 - spreads the workers
-        tags = client.zrangebyscore(channel.unacked_index_key, 0, until, start=first, num=PAGE)
-        if not tags:
-            return
-        for tag, written in zip(tags, client.hmget(channel.unacked_key, tags), strict=True):
-            if written:
-                message, _exchange, _routing_key = loads(written.decode())
-                yield tag.decode(), channel.message_to_python(message)
+        tags = client.zrangebyscore(index, 0, until, start=first, num=PAGE)
+        if tags:
+            found = zip(tags, client.hmget(messages, tags), strict=True)
+            yield from ((tag.decode(), written) for tag, written in found if written)

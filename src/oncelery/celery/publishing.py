@@ -279,7 +279,7 @@ def cancel_expired(once: Oncelery, job: Job, *, ledger: Ledger | None = None) ->
         return False
     message = Message.unpack(once.app, job.body)
     expires = message.options.get("expires")
-    if expires is None or _instant(expires) > datetime.now(UTC):
+    if expires is None or instant(expires) > datetime.now(UTC):
         return False
     (ledger or once.ledger).cancel(job.id, reason="expired")
     if not message.options.get("ignore_result"):
@@ -342,11 +342,11 @@ def delay_of(options: Mapping[str, Any]) -> timedelta:
 def delay_until(when: datetime | str | float | None) -> timedelta:
     """Read a delay the ways Celery writes one: seconds, an instant, or an instant as text."""
     if isinstance(when, datetime | str):
-        return max(_instant(when) - datetime.now(UTC), timedelta(0))
+        return max(instant(when) - datetime.now(UTC), timedelta(0))
     return max(timedelta(seconds=when or 0), timedelta(0))
 
 
-def _instant(when: datetime | str) -> datetime:
+def instant(when: datetime | str) -> datetime:
+    """Read an instant as Celery does: without a time zone it is UTC, whatever the app's own."""
     read = datetime.fromisoformat(when) if isinstance(when, str) else when
-    # As Celery reads it, whatever the app's time zone.
     return read if read.tzinfo else read.replace(tzinfo=UTC)
