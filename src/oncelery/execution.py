@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from oncelery.answers import Absent, Buried, Busy, Cancelled, Fenced, Finished, Granted, Later, Settled
 from oncelery.failpoints import failpoint
 from oncelery.heartbeat import Heartbeat
-from oncelery.job import Lease, State, Submission
+from oncelery.job import Job, Lease, State, Submission
 from oncelery.ledger import Ledger
 from oncelery.policy import Policy
 from oncelery.run import Run, insist, running
@@ -49,13 +49,19 @@ class Ended(Struct, frozen=True):
     answer: Settled
 
 
+class Committed(Struct, frozen=True):
+    """The run's own transaction has completed the job, though the reply to its commit was lost."""
+
+    job: Job
+
+
 class Superseded(Struct, frozen=True):
     """The run ended, but the job was no longer its own: nothing of it is recorded."""
 
 
 def execute(
     ledger: Ledger, heartbeat: Heartbeat, call: Call
-) -> Ended | Superseded | Finished | Buried | Busy | Later | Cancelled:
+) -> Ended | Committed | Superseded | Finished | Buried | Busy | Later | Cancelled:
     """Run a job if it is ours to run, and record what became of it; else say why not."""
     failpoint("before-begin")
     granted = _begin(ledger, call)
@@ -80,17 +86,14 @@ def execute(
         answer = settled or insist(ledger.settle, granted.lease, settlement)
     failpoint("after-settle")
     if isinstance(answer, Fenced):
-        return _found_completed(run) or Superseded()
+        return _committed(run) or Superseded()
     return Ended(run, outcome, settlement, answer)
 
 
-def _found_completed(run: Run) -> Finished | None:
-    """Find the job completed by this very run: its commit took effect, and only the reply to it was lost.
-
-    It is not too early to ask: `settle`, which comes before, waits for the end of such a transaction.
-    """
+def _committed(run: Run) -> Committed | None:
+    """Look whether a commit in doubt has taken effect; `settle`, which comes before, waits for the end of one."""
     job = insist(run.ledger.get, run.job_id) if run.in_doubt else None
-    return Finished(job) if job and job.state is State.COMPLETED and job.holder == run.lease.holder else None
+    return Committed(job) if job and job.state is State.COMPLETED and job.holder == run.lease.holder else None
 
 
 def _begin(ledger: Ledger, call: Call) -> Granted | Finished | Buried | Busy | Later | Cancelled:

@@ -175,8 +175,9 @@ def test_a_redelivery_of_a_finished_job_tells_what_was_not_told_and_else_nothing
 ) -> None:
     with telling.captured() as sent, monkeypatch.context() as patch:
         patch.setattr(telling.once.callbacks, "tell", lambda *_: None)
-        telling.tasks.joining.apply_async((telling.name(),), notify=receiver.url())
+        result = telling.tasks.joining.apply_async((telling.name(),), notify=receiver.url())
         telling.deliver_all()
+    result.forget()
 
     for _ in range(3):
         sent.again()

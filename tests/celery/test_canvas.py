@@ -184,15 +184,34 @@ def test_a_message_delivered_again_lets_its_chain_and_callbacks_go_on_once(world
     canvas, name = Canvas(world, "guarded"), world.name()
     notes = [world.tasks.notifying.si(name, n) for n in (1, 2)]
     with world.captured() as sent:
-        result = chain(canvas.inc(1).set(link=notes), canvas.inc(), canvas.inc()).delay()
+        result: Any = chain(canvas.inc(1).set(link=notes), canvas.inc(), canvas.inc()).delay()
     assert result.get(timeout=SOON) == 4
     assert world.hears(name, times=2)
 
+    # As if its worker had died before it told.
+    result.parent.parent.forget()
     sent.again()
-    assert eventually(lambda: world.job(result).duplicates >= 1, SOON)
+    assert eventually(lambda: world.job(result.parent).duplicates >= 1, SOON)
 
     assert len(canvas.told()) == 3
     assert len(world.told(name)) == 2
+
+
+@pytest.mark.parametrize("how", ["copy", "again"])
+def test_a_message_too_many_lets_no_plain_task_run_twice(world: World, how: str) -> None:
+    name = world.name()
+    plain, last = Canvas(world, "plain"), Canvas(world, "plain")
+    with world.captured() as sent:
+        result: Any = chain(world.tasks.joining.si(name, 1).set(link=plain.inc()), last.inc()).delay()
+    assert result.get(timeout=SOON) == 2
+    assert eventually(lambda: len(plain.told()) == 1, SOON)
+
+    getattr(sent, how)()
+    assert eventually(lambda: world.job(result.parent).duplicates == 1, SOON)
+    # What was published after that message comes after what it would have published.
+    assert chain(world.tasks.joining.si(world.name(), 1), last.inc()).delay().get(timeout=SOON) == 2
+
+    assert (len(plain.told()), len(last.told())) == (1, 2)
 
 
 def test_a_failure_in_a_canvas_is_a_dead_letter(world: World) -> None:

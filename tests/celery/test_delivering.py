@@ -16,17 +16,35 @@ from oncelery.policy import Policy
 # Duplicates
 
 
-def test_a_message_delivered_twice_takes_effect_once_and_gives_its_result_twice(hand: Hand) -> None:
+def test_a_message_delivered_again_takes_no_effect_and_gives_its_result_if_that_was_not_given(hand: Hand) -> None:
     name = hand.name()
     with hand.captured() as sent:
-        hand.tasks.joining.delay(name, {"n": 1})
-    sent.again()
+        result = hand.tasks.joining.delay(name, {"n": 1})
+    first = hand.deliver()
+    # As if its worker had died before it told.
+    result.forget()
+    for _ in range(2):
+        sent.again()
+
+    second, third = hand.deliver(), hand.deliver()
+
+    assert first.value == second.value == result.get(timeout=1) == {"n": 1}
+    assert third.state == "IGNORED"
+    assert len(hand.told(name)) == 1
+
+
+@pytest.mark.parametrize("kind", ["", "key"], ids=["a good end", "a bad end"])
+def test_a_copy_of_a_message_takes_no_effect_and_leaves_it_to_the_other_to_tell(hand: Hand, kind: str) -> None:
+    name = hand.name()
+    with hand.captured() as sent:
+        result = hand.tasks.raises.delay(name, kind) if kind else hand.tasks.joining.delay(name, 1)
+    sent.copy()
 
     first, second = hand.deliver(), hand.deliver()
 
-    assert first.value == second.value == {"n": 1}
-    assert first.state is second.state is None
+    assert (first.state, second.state) == ("FAILURE" if kind else None, "IGNORED")
     assert len(hand.told(name)) == 1
+    assert type(result.result) is (KeyError if kind else int)
 
 
 def test_a_message_sent_by_other_code_is_guarded_all_the_same(hand: Hand) -> None:

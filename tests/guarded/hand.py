@@ -107,7 +107,10 @@ class Hand(World):
         args, kwargs, embedded = message.payload
         headers = message.headers
         info = {name: message.delivery_info.get(name) for name in ("exchange", "routing_key")}
-        info |= {"priority": message.properties.get("priority"), "redelivered": False}
+        info |= {
+            "priority": message.properties.get("priority"),
+            "redelivered": message.delivery_info.get("redelivered"),
+        }
         request = {**headers, **embedded, "delivery_info": info, "hostname": "hand", "is_eager": False}
         task = self.app.tasks[headers["task"]]
         trace = build_tracer(task.name, task, app=self.app)

@@ -98,7 +98,7 @@ class World:
         send, sent = amqp.send_task_message, Sent(self.app)
 
         def capture(producer: Any, name: str, message: Any, **options: Any) -> Any:
-            sent.messages.append(lambda producer: send(producer, name, message, **options))
+            sent.messages.append(lambda producer, **more: send(producer, name, message, **options, **more))
             return send(producer, name, message, **options)
 
         amqp.send_task_message = capture
@@ -124,10 +124,16 @@ class Sent:
 
     def __init__(self, app: Celery) -> None:
         self.app = app
-        self.messages: list[Callable[[Any], Any]] = []
+        self.messages: list[Callable[..., Any]] = []
 
     def again(self) -> None:
-        """Publish all of it once more, as a broker does that delivers twice."""
+        """Publish all of it once more, marked as what a broker delivers a second time."""
+        with self.app.producer_or_acquire() as producer:
+            for message in self.messages:
+                message(producer, delivery_info={"redelivered": True})
+
+    def copy(self) -> None:
+        """Publish all of it once more, as a publisher does that is not sure."""
         with self.app.producer_or_acquire() as producer:
             for message in self.messages:
                 message(producer)

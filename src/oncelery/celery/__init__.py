@@ -8,6 +8,7 @@ gate          the message is made while the ledger is asked
 within        reserved in the caller's own transaction
 message       what is kept of a call, and the headers that go with it
 call          one delivery, as `execution` sees it                                       EXECUTE
+replaying     a message whose job has ended: what Celery is told of it
 limits        a soft time limit strikes inside a task, and nowhere else
 request       the same delivery in the worker's main process
 opening       who opens a message that has come before, and may die of it

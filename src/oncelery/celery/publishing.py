@@ -303,7 +303,8 @@ def job_id_of(task: IdempotentTask, task_id: str, replaced: int | None) -> str:
 
 def name_links(request: Any) -> None:
     """Give callbacks ids that follow from their parent's: a parent that is replayed publishes the same ones again."""
-    if not (request.callbacks or request.errbacks):
+    # An eager task is not delivered again, and its signatures are still the caller's.
+    if request.is_eager or not (request.callbacks or request.errbacks):
         return
     for kind, signatures in (("link", request.callbacks), ("link_error", request.errbacks)):
         for place, signature in enumerate(signatures or ()):

@@ -14,7 +14,7 @@ from celery.utils.imports import symbol_by_name
 from kombu.exceptions import OperationalError
 
 from oncelery.answers import Buried, Busy, Cancelled, Finished, Later
-from oncelery.celery.call import REPLACED, TaskCall, read_result
+from oncelery.celery.call import REPLACED, TaskCall
 from oncelery.celery.gate import GATE, Gate
 from oncelery.celery.limits import held_back
 from oncelery.celery.message import PARKED, writable, write
@@ -29,18 +29,18 @@ from oncelery.celery.publishing import (
     publish_or_leave,
     whole,
 )
+from oncelery.celery.replaying import is_told_elsewhere, replay
 from oncelery.celery.within import publish_within
 from oncelery.errors import (
     ConfigurationError,
     DuplicateTaskError,
     JobBuriedError,
-    OutcomeUnknownError,
     StoreUnavailableError,
     TooLargeError,
 )
-from oncelery.execution import Ended, Superseded, execute
+from oncelery.execution import Committed, Ended, Superseded, execute
 from oncelery.fingerprint import Identity
-from oncelery.job import Job, Reason, State
+from oncelery.job import Job, State
 from oncelery.policy import Policy
 from oncelery.run import run_under_way
 from oncelery.settlement import Postponed, Raised, Release
@@ -283,14 +283,18 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
         # Celery's own takes it for a call from code, with a request of its own.
         return self.run if self.called_by_celery else super().__call__
 
-    def _answer(self, call: TaskCall, ended: Ended | Superseded | Finished | Buried | Busy | Later | Cancelled) -> Any:
+    def _answer(
+        self, call: TaskCall, ended: Ended | Committed | Superseded | Finished | Buried | Busy | Later | Cancelled
+    ) -> Any:
         match ended:
             case Ended():
                 return self._conclude(call, ended)
-            case Finished(job) | Buried(job):
+            case Finished(job) if job.id == call.submission.id and is_told_elsewhere(self, job):
+                raise Ignore
+            case Finished(job) | Buried(job) | Committed(job):
                 # Also of one that had ended before: whoever ended it may have died before it told.
                 self._call_back(call, job.id, job.state, job.fence)
-                return self._replay(job, call.submission.id)
+                return replay(self, job, call.submission.id)
             case Cancelled(job):
                 self._call_back(call, job.id, job.state, job.fence)
                 return self._revoked(job.reason)
@@ -320,13 +324,13 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
             case Raised(error), Release(delay=delay):
                 raise self._again(run.job_id, error, delay)
             case Raised(error), _:
-                self._name_links(call.request)
+                name_links(call.request)
                 if isinstance(error, SystemExit | KeyboardInterrupt):
                     # It would end a process in which others run, and the job is settled.
                     raise JobBuriedError(f"the task tried to end its process: {error!r}", job_id=run.job_id) from error
                 raise error
         if ended.answer.state is State.COMPLETED:
-            self._name_links(call.request)
+            name_links(call.request)
         return call.value
 
     def _call_back(self, call: TaskCall, job_id: str, state: State, fence: int) -> None:
@@ -343,28 +347,6 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
                 job_id, lambda: super(IdempotentTask, self).apply_async(again.args, again.kwargs, **again.options)
             )
         return Retry(exc=error, when=countdown, is_eager=self.request.is_eager, sig=again)
-
-    def _replay(self, job: Job, own_id: str) -> Any:
-        self._name_links(self.request)
-        if job.state is State.COMPLETED:
-            value = read_result(self, job)
-            replaced_by = value.get(REPLACED) if isinstance(value, dict) else None
-            if replaced_by is None:
-                return value
-            if job.id == own_id:
-                # It goes on under this very id.
-                raise Ignore
-            return super().replace(self.app.signature(replaced_by))
-        remedy = "verify the effect, then revive or discard it"
-        kind = OutcomeUnknownError if job.reason == Reason.OUTCOME_UNKNOWN else JobBuriedError
-        cause = f": {job.error.type}: {job.error.message}" if job.error else ""
-        raise kind(f"job {job.id} is a dead letter ({job.reason}){cause}; {remedy}", key=job.key, job_id=job.id)
-
-    @staticmethod
-    def _name_links(request: Any) -> None:
-        # An eager task is not delivered again, and its signatures are still the caller's.
-        if not request.is_eager:
-            name_links(request)
 
     def _wait_for(self, job: Job) -> NoReturn:
         """Put aside a duplicate with an id of its own, until the job that does its work has a result."""
