@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from guarded.hand import Hand
 from kombu.exceptions import OperationalError
 
 from oncelery import StoreUnavailableError
+from oncelery.celery.publishing import publish_again
 from oncelery.job import State
 
 
@@ -107,3 +109,16 @@ def test_without_its_store_nothing_is_published(hand: Hand, monkeypatch: pytest.
         hand.tasks.joining.delay(hand.name())
 
     assert hand.waiting() == 0
+
+
+def test_a_job_published_again_answers_whoever_made_the_call(hand: Hand) -> None:
+    hand.app.conf.result_backend = "rpc://"
+    result = hand.tasks.joining.apply_async((hand.name(),))
+
+    with ThreadPoolExecutor(1) as elsewhere:
+        elsewhere.submit(publish_again, hand.once, hand.job(result)).result()
+
+    with hand.app.connection_for_read() as connection:
+        queue = connection.SimpleQueue(hand.queue)
+        first, second = (queue.get(block=False).properties["reply_to"] for _ in range(2))
+    assert first == second == hand.app.thread_oid

@@ -141,6 +141,11 @@ class Oncelery:
         serializer: str = self.app.conf.result_serializer
         return serializer
 
+    @made_once
+    def answers_its_callers(self) -> bool:
+        """Whether a result goes to the process that made the call, as with `rpc://`, so that a job must know which."""
+        return str(self.app.conf.result_backend or "").startswith("rpc")
+
     @property
     def namespace(self) -> str:
         """What keeps the keys of this app apart from those of others."""

@@ -93,6 +93,8 @@ class Publication(Struct, frozen=True, kw_only=True):
     def body(self) -> bytes:
         """Write the message that publishes this call again."""
         options = self.options if self.job_id == self.task_id else {**self.options, "task_id": self.task_id}
+        if self.task.oncelery.answers_its_callers:
+            options = {"reply_to": self._app.thread_oid, **options}
         return Message(self.task.name, self.args, self.kwargs, options).pack(self._app, self.task.serializer)
 
     def submission(self) -> Submission:
