@@ -5,10 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from celery import Celery
 from guarded.hand import Hand
 from kombu.exceptions import OperationalError
 
-from oncelery import StoreUnavailableError
+from oncelery import Oncelery, StoreUnavailableError
 from oncelery.celery.publishing import publish_again
 from oncelery.job import State
 
@@ -111,8 +112,9 @@ def test_without_its_store_nothing_is_published(hand: Hand, monkeypatch: pytest.
     assert hand.waiting() == 0
 
 
-def test_a_job_published_again_answers_whoever_made_the_call(hand: Hand) -> None:
-    hand.app.conf.result_backend = "rpc://"
+def test_a_job_published_again_answers_whoever_made_the_call(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = Oncelery(Celery(backend="rpc://", set_as_current=False), store="memory://")
+    monkeypatch.setitem(vars(hand.once), "answers_its_callers", other.answers_its_callers)
     result = hand.tasks.joining.apply_async((hand.name(),))
 
     with ThreadPoolExecutor(1) as elsewhere:
