@@ -271,3 +271,46 @@ def test_part_of_a_canvas_is_never_rejected(hand: Hand) -> None:
     group(hand.tasks.rejecting.s(name), hand.tasks.rejecting.s(name)).apply_async()
 
     assert hand.waiting() == 3
+
+
+# Results of earlier calls
+
+
+@pytest.mark.parametrize("forgotten", [True, False], ids=["forgotten", "never stored"])
+def test_a_duplicate_of_a_completed_job_has_its_result_whatever_the_backend_knows(
+    hand: Hand, *, forgotten: bool
+) -> None:
+    name = hand.name()
+    first = hand.tasks.joining.apply_async((name, {"n": 1}), ignore_result=not forgotten)
+    hand.deliver()
+    first.forget()
+
+    again = hand.tasks.joining.delay(name, {"n": 1})
+
+    assert again.existing
+    assert (again.state, again.get(timeout=1)) == ("SUCCESS", {"n": 1})
+
+
+def test_a_duplicate_of_a_live_job_whose_result_nobody_wanted_does_not_wait_for_one(hand: Hand) -> None:
+    name = hand.name()
+    hand.tasks.joining.apply_async((name, 1), ignore_result=True)
+
+    again = hand.tasks.joining.delay(name, 1)
+
+    assert again.get(timeout=1) is None
+
+
+def test_a_duplicate_of_a_job_in_another_tasks_place_has_its_result(hand: Hand) -> None:
+    name = hand.name()
+
+    @hand.app.task(name="outer", bind=True, shared=False)
+    def outer(self: Any) -> None:
+        raise self.replace(hand.tasks.joining.si(name, 1))
+
+    result = hand.app.tasks["outer"].delay()
+    hand.deliver()
+    while_live = hand.tasks.joining.delay(name, 1)
+    hand.deliver()
+    afterwards = hand.tasks.joining.delay(name, 1)
+
+    assert [each.get(timeout=1) for each in (result, while_live, afterwards)] == [1, 1, 1]

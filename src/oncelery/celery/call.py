@@ -16,7 +16,7 @@ from celery.exceptions import Ignore, Reject, Retry, WorkerShutdown, WorkerTermi
 from kombu.exceptions import EncodeError
 
 from oncelery.celery.limits import exposed
-from oncelery.celery.message import DIGEST, KEY, NOTIFY, SCOPE, Message, read, writable, write
+from oncelery.celery.message import DIGEST, KEY, NOTIFY, SCOPE, Message, read_written, writable, write
 from oncelery.celery.publishing import delay_until, job_id_of, queue_label
 from oncelery.errors import ConfigurationError, JobCancelledError, StoreUnavailableError, TooLargeError
 from oncelery.job import Failure, Job, Lease, Submission
@@ -33,9 +33,6 @@ NO_VALUE = b""
 
 #: The result of a task that returns nothing, in JSON.
 NOTHING = b"null"
-
-#: What the result of a task says that was replaced by another one, beside the signature of that.
-REPLACED = "oncelery_replaced_by"
 
 #: An eager task is tried again at once: whoever called it waits.
 AT_ONCE = Backoff(first=timedelta(0), most=timedelta(0))
@@ -174,7 +171,7 @@ class TaskCall:
                 f"task {self.task.name!r} returned a value, but run.transaction(...) had completed its job already: "
                 "write `tx.result = ...` inside the block, and return nothing or the same"
             )
-        self.value = read_written(self.task, recorded)
+        self.value = read_written(self.task.app, recorded)
         return Returned(recorded)
 
     def _in_doubt(self, outcome: Outcome) -> Raised:
@@ -241,13 +238,7 @@ def read_result(task: IdempotentTask, job: Job) -> Any:
     """Read a recorded result, or raise Ignore as the run did that recorded none."""
     if not job.result:
         raise Ignore
-    return read_written(task, job.result)
-
-
-def read_written(task: IdempotentTask, result: bytes) -> Any:
-    """Read what the run of a task has written as its result."""
-    conf = task.app.conf
-    return read(result, accept=conf.result_accept_content or conf.accept_content)
+    return read_written(task.app, job.result)
 
 
 def failure_of(error: BaseException) -> Failure:

@@ -14,8 +14,7 @@ from datetime import timedelta
 from time import time
 from typing import TYPE_CHECKING, Any
 
-from oncelery.celery.call import REPLACED
-from oncelery.celery.message import JSON, typed
+from oncelery.celery.message import JSON, REPLACED, typed
 from oncelery.celery.publishing import NOT_PUBLISHED, Publication
 from oncelery.celery.task import IdempotentTask
 from oncelery.errors import DeliveryError, JobCancelledError, OnceleryError, WebhookTargetError

@@ -26,6 +26,9 @@ RESENT = "oncelery_resent"
 PARKED = "oncelery_parked"
 HEADERS = frozenset({KEY, DIGEST, SCOPE, NOTIFY, RESENT, PARKED})
 
+#: What the result of a task says that was replaced by another one, beside the signature of that.
+REPLACED = "oncelery_replaced_by"
+
 #: The content type of most that is kept.
 JSON = "application/json"
 
@@ -108,6 +111,11 @@ def read(written: bytes, *, accept: Iterable[str]) -> Any:
     """Read what `write` wrote, if content of its type is accepted."""
     content_type, encoding, text = typed(written)
     return loads(text, content_type, encoding, accept=prepare_accept_content(accept))
+
+
+def read_written(app: Celery, result: bytes) -> Any:
+    """Read what the run of a task has written as its result."""
+    return read(result, accept=app.conf.result_accept_content or app.conf.accept_content)
 
 
 def typed(written: bytes) -> tuple[str, str, bytes]:

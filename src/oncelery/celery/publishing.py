@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from celery import Celery
 from celery.result import AsyncResult
+from celery.states import SUCCESS
 from celery.utils.quorum_queues import detect_quorum_queues
-from kombu.exceptions import OperationalError
+from kombu.exceptions import KombuError, OperationalError
 from msgspec import Struct
 from msgspec.structs import replace
 
 from oncelery.answers import Existing, Reserved
 from oncelery.celery.gate import Gate, NotToBeSent
-from oncelery.celery.message import DIGEST, HEADERS, KEY, NOTIFY, RESENT, SCOPE, Message
+from oncelery.celery.message import DIGEST, HEADERS, KEY, NOTIFY, REPLACED, RESENT, SCOPE, Message, read_written
 from oncelery.errors import DuplicateTaskError
 from oncelery.failpoints import failpoint
 from oncelery.job import NO_TIME, Job, OnDuplicate, State, Submission
@@ -181,7 +182,7 @@ def publish_once(publication: Publication) -> AsyncResult[Any]:
             return marked(task.send(publication), job)
         case Existing(job):
             expect(publication, job)
-            return _existing(publication, job)
+            return existing(publication, job)
 
 
 def _send_if_accepted(publication: Publication, wait: Callable[[], Reserved | Existing]) -> AsyncResult[Any]:
@@ -219,14 +220,31 @@ def expect(publication: Publication, job: Job, *, ledger: Ledger | None = None) 
         publication.task.oncelery.callbacks.expect(job.id, publication.notify, ledger=ledger)
 
 
-def _existing(publication: Publication, job: Job) -> AsyncResult[Any]:
+def existing(publication: Publication, job: Job) -> AsyncResult[Any]:
+    """Give the result of an earlier call in place of one of its own."""
     task = publication.task
     if task.app.conf.task_always_eager and not job.state.live:
         # Under that job's id it is replayed, into a result that needs no backend.
         return marked(task.send(replace(publication, task_id=job.id)), job, existing=True)
-    result = task.AsyncResult(job.id)
-    result.ignored = bool(task.ignore_result)
+    task_id, ignored = sent_as(task.app, job)
+    result: Any = task.AsyncResult(task_id)
+    result.ignored = ignored
+    if not ignored:
+        # The backend may have forgotten it; or never known it under this id, if it was another task's before.
+        result._cache = _outcome(task.app, job)  # noqa: SLF001 - what it would read from there, and then keep
     return marked(result, job, existing=True)
+
+
+def _outcome(app: Celery, job: Job) -> dict[str, Any] | None:
+    """Give what a result backend would keep of a completed job; None if there is nothing that can be read."""
+    if not job.result:
+        return None
+    try:
+        value = read_written(app, job.result)
+    except KombuError:
+        return None
+    is_replaced = isinstance(value, dict) and REPLACED in value
+    return None if is_replaced else {"task_id": job.id, "status": SUCCESS, "result": value}
 
 
 def _not_sent(publication: Publication, job: Job, error: Exception) -> AsyncResult[Any]:

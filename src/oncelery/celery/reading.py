@@ -8,8 +8,7 @@ from typing import Any
 
 from celery import Celery
 
-from oncelery.celery.call import REPLACED
-from oncelery.celery.message import read
+from oncelery.celery.message import REPLACED, read
 from oncelery.operations.jobs import CODE, Call
 from oncelery.operations.redaction import HIDDEN, Redaction
 

@@ -8,7 +8,8 @@ from celery import Task
 from celery.exceptions import Ignore
 from celery.states import SUCCESS
 
-from oncelery.celery.call import REPLACED, read_result
+from oncelery.celery.call import read_result
+from oncelery.celery.message import REPLACED
 from oncelery.celery.publishing import name_links
 from oncelery.errors import JobBuriedError, OutcomeUnknownError
 from oncelery.job import Job, Reason, State

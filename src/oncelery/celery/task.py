@@ -14,10 +14,10 @@ from celery.utils.imports import symbol_by_name
 from kombu.exceptions import OperationalError
 
 from oncelery.answers import Buried, Busy, Cancelled, Finished, Later
-from oncelery.celery.call import REPLACED, TaskCall
+from oncelery.celery.call import TaskCall
 from oncelery.celery.gate import GATE, Gate
 from oncelery.celery.limits import held_back
-from oncelery.celery.message import PARKED, writable, write
+from oncelery.celery.message import PARKED, REPLACED, writable, write
 from oncelery.celery.publishing import (
     Publication,
     delay_of,

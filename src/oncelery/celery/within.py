@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from oncelery.answers import Existing, Reserved
-from oncelery.celery.publishing import Publication, cancel_expired, expect, marked
+from oncelery.celery.publishing import Publication, cancel_expired, existing, expect, marked
 from oncelery.errors import ConfigurationError, DuplicateTaskError
 from oncelery.job import Job, OnDuplicate, State
 from oncelery.sql.outbox import Outbox
@@ -21,7 +21,7 @@ _logger = logging.getLogger("oncelery")
 
 def publish_within(publication: Publication, target: object) -> AsyncResult[Any]:
     """Reserve in the caller's transaction. Once that has committed the job is published, or else swept."""
-    task, once = publication.task, publication.task.oncelery
+    once = publication.task.oncelery
     if publication.in_canvas:
         raise ConfigurationError(
             "within= is for a call that stands alone: start the canvas from a task that is called with within="
@@ -37,7 +37,7 @@ def publish_within(publication: Publication, target: object) -> AsyncResult[Any]
             raise DuplicateTaskError(key=job.key, job_id=job.id, state=job.state)
         case Existing(job):
             expect(publication, job, ledger=outbox.ledger)
-            return marked(task.AsyncResult(job.id), job, existing=True)
+            return existing(publication, job)
 
 
 def _to_be_published(publication: Publication, job: Job, outbox: Outbox) -> AsyncResult[Any]:
