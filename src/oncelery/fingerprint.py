@@ -127,7 +127,7 @@ class Identity:
         scope = own or scope
         if idempotency_key is not None:
             kind, identity = "given", self._given("idempotency_key", idempotency_key)
-            digest = _digest(self.task_name, self._counted(arguments, args, kwargs))
+            digest = self._payload_digest(arguments, args, kwargs)
         elif self._key is TASK_ID:
             # Nothing of the arguments counts: nothing in them can be refused, and a retry may change them.
             kind, identity, digest = "task", self._given("task_id", task_id), _NOTHING
@@ -136,6 +136,19 @@ class Identity:
             kind, identity = "arguments", digest
         key = _key(task_name=self.task_name, kind=kind, identity=identity, namespace=namespace, scope=scope)
         return Fingerprint(key=key, digest=digest, scope=scope)
+
+    def _payload_digest(self, arguments: dict[str, Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+        """Return what two calls under one given key are compared by: all that is not to be ignored."""
+        payload = arguments
+        for path in self._ignore:
+            payload = _without(payload, path)
+        try:
+            return _digest(self.task_name, payload)
+        except FingerprintError:
+            if self._key is None:
+                raise
+            # What `key=` leaves out may be anything.
+            return _digest(self.task_name, self._counted(arguments, args, kwargs))
 
     def _given(self, name: str, value: object) -> str:
         if isinstance(value, str) and value:

@@ -53,7 +53,8 @@ class Policy:
     max_attempts: int = 4
     backoff: Backoff = field(default_factory=Backoff)
     max_crashes: int = 3
-    #: "rerun", "hold", or a callable that verifies whether the effect happened.
+    #: "rerun", "hold", or a callable that is given the task's arguments and verifies whether the effect happened: it
+    #: returns the task's result, or None or False to have the task run again.
     on_takeover: Literal["rerun", "hold"] | Callable[..., Any] = "rerun"
     durability: Durability = Durability.FAST
     #: A URL to call when a job has ended.

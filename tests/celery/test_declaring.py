@@ -313,6 +313,27 @@ def test_a_guarded_task_whose_message_would_not_outlive_its_run_is_refused_by_na
         app.finalize()
 
 
+@pytest.mark.parametrize("verify", [lambda _run: True, lambda: True, lambda _order, *, _amount: True])
+def test_an_on_takeover_that_does_not_take_the_tasks_arguments_is_refused(app: Celery, verify: Any) -> None:
+    @Oncelery(app).task(name="charge", on_takeover=verify)
+    def charge(order: str, amount: int) -> None: ...
+
+    with pytest.raises(ConfigurationError, match=r"'charge'.*on_takeover"):
+        app.finalize()
+
+
+def test_an_on_takeover_may_take_anything(app: Celery) -> None:
+    once = Oncelery(app)
+
+    @once.task(name="charge", on_takeover=lambda *_args, **_kwargs: True)
+    def charge(order: str, *, amount: int = 0) -> None: ...
+
+    @once.task(name="refund", bind=True, on_takeover=lambda _order: True)
+    def refund(self: Any, order: str) -> None: ...
+
+    app.finalize()
+
+
 def test_an_annotation_that_switches_late_acknowledgement_off_is_refused(app: Celery) -> None:
     app.conf.task_annotations = {"annotated": {"acks_late": False}}
 

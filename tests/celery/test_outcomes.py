@@ -8,7 +8,7 @@ import pytest
 from celery import chain
 from celery.backends.base import DisabledBackend
 from celery.exceptions import SoftTimeLimitExceeded
-from guarded.hand import Hand
+from guarded.hand import Hand, Runner
 from kombu.exceptions import OperationalError
 
 from oncelery import StoreUnavailableError, current_run
@@ -174,6 +174,28 @@ def test_a_result_that_cannot_be_written_does_not_matter_where_no_backend_would_
     hand.deliver()
 
     assert hand.job(result).state is State.COMPLETED
+
+
+# Runs that are taken over
+
+
+@pytest.mark.parametrize("found", [None, False, {"charged": 500}, 0, ""])
+def test_what_verifies_the_effect_of_a_run_gives_its_result_or_lets_the_task_run(hand: Hand, found: object) -> None:
+    runs: list[str] = []
+
+    @hand.once.task(name="verified", shared=False, on_takeover=lambda _order: found)
+    def charge(order: str) -> str:
+        runs.append(order)
+        return "charged now"
+
+    result = charge.delay("o-1")
+    Runner(hand, hand.job(result))
+    hand.clock.advance(hours=1)
+    hand.deliver()
+
+    is_to_run = found is None or found is False
+    assert runs == ["o-1"] * is_to_run
+    assert result.get(timeout=1) == ("charged now" if is_to_run else found)
 
 
 # Cancelled jobs

@@ -103,6 +103,17 @@ def test_by_task_id_a_retry_with_other_arguments_is_the_same_work() -> None:
     assert identity.of((object(),), task_id="id-1") == identity.of((1,), task_id="id-1")
 
 
+def test_under_a_given_key_all_arguments_are_compared_whatever_the_task_is_known_by() -> None:
+    identity = Identity("t", charge, key="order_id", ignore="currency")
+
+    def digest(*args: object, **kwargs: object) -> str:
+        return identity.of(args, kwargs, idempotency_key="evt-1").digest
+
+    assert digest("o-1", 5) == digest("o-1", 5, currency="USD") != digest("o-1", 999)
+    # Of what has no canonical form, only what is chosen is compared.
+    assert digest("o-1", object()) == digest("o-1", object()) != digest("o-2", object())
+
+
 def test_a_task_id_is_no_idempotency_key() -> None:
     by_id = Identity("t", charge, key=TASK_ID)
 

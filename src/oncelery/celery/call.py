@@ -199,7 +199,7 @@ class TaskCall:
     def _verified(self, run: Run) -> Any:
         if run.recovered and callable(self.policy.on_takeover):
             found = exposed(self.policy.on_takeover, *self._args, **self._kwargs)
-            if found is not None:
+            if found is not None and found is not False:
                 return found
         return exposed(self.task.granted_run, *self._args, **self._kwargs)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
+from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, NoReturn, assert_never
 
 from celery import Task
@@ -98,6 +99,21 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
                 # Else its message would not outlive its run.
                 raise ConfigurationError(f"task {self.name!r} must have {option}: remove what switches it off")
         _ = self.policy, self.identity
+        if callable(verify := self.policy.on_takeover):
+            self._check_that_it_is_called_alike(verify)
+
+    def _check_that_it_is_called_alike(self, verify: Callable[..., Any]) -> None:
+        """Refuse an `on_takeover` that cannot take the task's arguments: nobody would know before the first crash."""
+        parameters = signature(self.run).parameters.values()
+        by_name = {each.name: None for each in parameters if each.kind is Parameter.KEYWORD_ONLY}
+        by_place = [
+            None for each in parameters if each.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+        ]
+        try:
+            signature(verify).bind(*by_place, **by_name)
+        except TypeError as error:
+            what = f"on_takeover is called with the task's own arguments, which it does not take: {error}"
+            raise ConfigurationError(f"task {self.name!r}: {what}") from error
 
     def forget(self) -> None:
         """Read the app's defaults anew: it has got another extension."""
