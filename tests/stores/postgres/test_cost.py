@@ -12,7 +12,7 @@ from psycopg import sql
 
 from oncelery.answers import Busy, Existing, Granted, Settled
 from oncelery.embedded.process import eventually
-from oncelery.job import Cause, Lease, OnDuplicate, Progress, Query
+from oncelery.job import Cause, Lease, OnDuplicate, Progress, Query, Quota
 from oncelery.settlement import Complete, Release, Settlement
 from oncelery.stores.postgres import PostgresStore, schema
 from oncelery.testing import FakeClock
@@ -170,6 +170,21 @@ def mingle(store: PostgresStore, seed: int) -> int:
             ended += isinstance(store.settle(lease, ending), Settled)
         store.prune(limit=5)
     return ended
+
+
+def test_the_times_of_scopes_are_kept_no_longer_than_they_count(
+    url: str, namespace: str, clock: FakeClock, connection: Connection
+) -> None:
+    with opened(url, namespace, clock=clock) as store:
+        accepted(store, scope="acme", quota=Quota(per_minute=6))
+        store.prune(limit=10)
+        assert one(connection, "SELECT count(*) FROM paces") == 1
+
+        clock.advance(hours=1)
+        store.prune(limit=10)
+        connection.commit()
+
+        assert one(connection, "SELECT count(*) FROM paces") == 0
 
 
 def test_two_who_submit_a_new_key_at_once_get_one_job(store: PostgresStore, connection: Connection) -> None:

@@ -13,7 +13,7 @@ from redis.crc import key_slot
 
 from oncelery.answers import Granted, Reserved
 from oncelery.errors import StoreUnavailableError
-from oncelery.job import Lease, Progress, Query, State
+from oncelery.job import Lease, Progress, Query, Quota, State
 from oncelery.settlement import Complete
 from oncelery.stores.base import Store
 from oncelery.stores.redis import RedisStore, scripts
@@ -169,7 +169,8 @@ def test_what_is_over_and_pruned_leaves_nothing_behind(private_server: AnyServer
     clock = FakeClock()
     with opened(private_server, clock=clock, namespace="mine") as store, client_of(private_server) as client:
         fill(store)
-        for job in ("queued", "running"):
+        accepted(store, "paced", "paced", scope="acme", quota=Quota(per_minute=6))
+        for job in ("queued", "running", "paced"):
             store.cancel(job, reason="over", force=True)
         store.discard("buried")
         clock.advance(days=365)

@@ -75,6 +75,10 @@ class Shelf:
                 return Full(taken + part - now - MINUTE)
         return None
 
+    def forget_paces(self, now: datetime) -> None:
+        """Forget times that are over."""
+        self._paces = {scope: taken for scope, taken in self._paces.items() if taken > now}
+
     def _put(self, entry: Entry) -> None:
         past_history = self.entries.get(entry.job.id)
         if past_history:

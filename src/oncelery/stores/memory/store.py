@@ -369,6 +369,7 @@ class MemoryStore:
         old = [entry.job for entry in self._shelf.entries.values() if not entry.readable(now)][:limit]
         for job in old:
             self._shelf.forget(job)
+        self._shelf.forget_paces(now)
         return len(old)
 
     def close(self) -> None: ...

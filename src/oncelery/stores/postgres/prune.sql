@@ -12,4 +12,5 @@ BEGIN
   DELETE FROM duplicates WHERE place IN (
     SELECT place FROM duplicates WHERE at < now - audit_kept() ORDER BY at LIMIT p_limit FOR UPDATE SKIP LOCKED
   );
+  DELETE FROM paces WHERE scope IN (SELECT scope FROM paces WHERE taken <= now LIMIT p_limit FOR UPDATE SKIP LOCKED);
 END $$;

@@ -44,6 +44,14 @@ for _, kind in ipairs(call('ZRANGEBYSCORE', ns .. 'kinds', '-inf', digits(now - 
   end
 end
 
+-- Times that are over, of scopes drawn at random: no call takes longer for there being many.
+local paces = call('HRANDFIELD', ns .. 'paces', limit, 'WITHVALUES')
+for i = 1, #paces, 2 do
+  if tonumber(paces[i + 1]) <= now then
+    call('HDEL', ns .. 'paces', paces[i])
+  end
+end
+
 for _, hour in ipairs(call('ZRANGEBYSCORE', ns .. 'hours', '-inf', digits(now - HOURS_KEPT))) do
   call('DEL', ns .. 'hour:' .. hour)
   call('ZREM', ns .. 'hours', hour)
