@@ -51,6 +51,9 @@ def charge(order_id: str, amount: int) -> dict[str, int]:
 #: In seconds; reached only when a block hangs.
 SOON = 120.0
 
+#: Of Celery's Redis backend.
+NOT_OURS = "ignore:Call to deprecated setex:DeprecationWarning"
+
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_blocks_of_a_page_do_what_they_say(
@@ -113,7 +116,7 @@ def moved(code: str, servers: dict[str, str]) -> str:
 def run(arguments: list[str], folder: Path) -> str:
     """Run Python on the page's files, and give what it says."""
     told = subprocess.run(
-        [sys.executable, "-W", "error", *arguments],
+        [sys.executable, "-W", "error", "-W", NOT_OURS, *arguments],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
