@@ -241,12 +241,16 @@ def test_the_doctor_exits_as_its_findings_are(
     assert "no such check" in app("doctor", "--ignore", "nonsense").output
 
 
-def test_the_bench_times_every_verb_and_leaves_nothing_behind(desk: Desk) -> None:
+def test_the_bench_times_every_verb_and_leaves_the_ledger_and_its_audit_alone(
+    desk: Desk, app: Callable[..., Result]
+) -> None:
     figures = desk.json("bench", "--jobs", "20")["milliseconds"]
+    assert app("bench", "--jobs", "20").exit_code == 0
 
     assert set(figures) == {"reserve", "duplicate", "begin", "settle"}
     assert all(0 < figure["median"] <= figure["p99"] <= figure["most"] for figure in figures.values())
     assert desk.json("jobs")["jobs"] == []
+    assert desk.json("duplicates")["duplicates"] == desk.json("duplicates", "--counts")["duplicates"] == []
     assert "MEDIAN" in desk.run("bench", "--jobs", "20").stdout
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from statistics import median, quantiles
 from tempfile import TemporaryDirectory
@@ -12,13 +13,13 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 import click
-from msgspec.structs import replace
+import msgspec
 
 from oncelery.answers import Granted
 from oncelery.cli.output import console, json_option, table, tell
 from oncelery.cli.target import Target, target_options
 from oncelery.fingerprint import fingerprint
-from oncelery.job import Submission
+from oncelery.job import DEFAULT_NAMESPACE, Submission
 from oncelery.policy import Policy
 from oncelery.settlement import Complete
 
@@ -36,18 +37,32 @@ VERBS = ("reserve", "duplicate", "begin", "settle")
 def bench(target: Target, *, jobs: int, as_json: bool) -> None:
     """Time the verbs of a ledger from this machine, one after the other; on a private Valkey if none is named.
 
-    The jobs are of a task of their own, and gone with the next sweep.
+    The jobs are in a namespace of their own, called like yours with `_bench` behind: your ledger and its audit see
+    none of them.
     """
     with ExitStack() as stack:
         if not target.store and not target.app:
             target.store = stack.enter_context(_private_server())
-        timings = _measure(target.ledger(), jobs)
+        ledger = _beside(target).ledger()
+        timings = _measure(ledger, jobs)
+        while ledger.prune():
+            pass
     figures = {verb: _summed_up(seconds) for verb, seconds in timings.items()}
     if as_json:
         tell({"jobs": jobs, "milliseconds": figures})
         return
     rows = [(verb, *(f"{value:.3f}" for value in figure.values())) for verb, figure in figures.items()]
     console().print(table(("MILLISECONDS", "MEDIAN", "P99", "MOST"), rows))
+
+
+def _beside(target: Target) -> Target:
+    """Name the same store, and a namespace that nobody else has."""
+    if target.store:
+        store, namespace = target.store, target.namespace or DEFAULT_NAMESPACE
+    else:
+        settings = target.once().settings
+        store, namespace = settings.store, settings.namespace
+    return replace(target, store=store, namespace=f"{namespace}_bench")
 
 
 @contextmanager
@@ -73,7 +88,7 @@ def _measure(ledger: Ledger, jobs: int) -> dict[str, list[float]]:
         marks = [perf_counter()]
         ledger.reserve(submission)
         marks.append(perf_counter())
-        ledger.reserve(replace(submission, id=f"{submission.id}-again"))
+        ledger.reserve(msgspec.structs.replace(submission, id=f"{submission.id}-again"))
         marks.append(perf_counter())
         granted = ledger.begin(submission, policy)
         marks.append(perf_counter())
