@@ -37,6 +37,16 @@ def test_importing_oncelery_loads_no_driver_and_no_framework() -> None:
     assert not optional & set(loaded)
 
 
+def test_importing_the_service_without_its_extra_names_the_extra() -> None:
+    program = "import sys; sys.modules['fastapi'] = None; import oncelery.http"
+
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False).stderr
+
+    assert told.endswith(
+        "ModuleNotFoundError: oncelery.http needs the package 'fastapi': pip install 'oncelery[fastapi]'\n"
+    )
+
+
 def test_every_module_is_short_enough_to_read() -> None:
     lengths = {str(path.relative_to(SOURCES)): len(path.read_text().splitlines()) for path in SOURCES.rglob("*.py")}
 

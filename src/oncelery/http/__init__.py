@@ -17,13 +17,17 @@ dashboard         the pages
 
 from __future__ import annotations
 
-from oncelery.http.app import create_app
-from oncelery.http.auth import Access, Caller
-from oncelery.http.idempotency_key import idempotency_key
-from oncelery.http.keys import ApiKey, Role, new_key
-from oncelery.http.problems import map_errors
-from oncelery.http.router import create_router
-from oncelery.http.submitting import submit
+try:
+    from oncelery.http.app import create_app
+    from oncelery.http.auth import Access, Caller
+    from oncelery.http.idempotency_key import idempotency_key
+    from oncelery.http.keys import ApiKey, Role, new_key
+    from oncelery.http.problems import map_errors
+    from oncelery.http.router import create_router
+    from oncelery.http.submitting import submit
+except ModuleNotFoundError as error:
+    remedy = f"oncelery.http needs the package {error.name!r}: pip install 'oncelery[fastapi]'"
+    raise ModuleNotFoundError(remedy, name=error.name) from error
 
 __all__ = [
     "Access",
