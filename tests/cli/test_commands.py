@@ -241,6 +241,19 @@ def test_the_doctor_exits_as_its_findings_are(
     assert "no such check" in app("doctor", "--ignore", "nonsense").output
 
 
+@pytest.mark.parametrize(("package", "extra"), [("redis", "redis"), ("psycopg", "postgres")])
+def test_the_doctor_s_remedy_for_a_driver_that_is_missing_is_its_extra(
+    package: str, extra: str, tmp_path: Path
+) -> None:
+    url = f"{extra}://localhost"
+
+    ran = shell("doctor", "--store", url, "--json", cwd=tmp_path, check=False, without=package)
+
+    (finding,) = json.loads(ran.stdout)["findings"]
+    assert finding["what"] == f"the store cannot be asked: {extra}:// needs the package {package!r}"
+    assert finding["fix"] == f"pip install 'oncelery[{extra}]'"
+
+
 def test_the_bench_times_every_verb_and_leaves_the_ledger_and_its_audit_alone(
     desk: Desk, app: Callable[..., Result]
 ) -> None:
@@ -347,8 +360,9 @@ def test_the_document_names_every_command() -> None:
     assert [name for name in COMMANDS if f"`oncelery {name}" not in text] == []
 
 
-def shell(*words: str, cwd: Path, check: bool = True) -> subprocess.CompletedProcess[str]:
-    program = "from oncelery.cli import main; main(prog_name='oncelery')"
+def shell(*words: str, cwd: Path, check: bool = True, without: str = "") -> subprocess.CompletedProcess[str]:
+    missing = f"import sys; sys.modules[{without!r}] = None; " if without else ""
+    program = f"{missing}from oncelery.cli import main; main(prog_name='oncelery')"
     return subprocess.run(
         [sys.executable, "-c", program, *words], cwd=cwd, capture_output=True, text=True, check=check, timeout=120
     )

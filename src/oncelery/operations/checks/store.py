@@ -30,11 +30,12 @@ def store_missing(facts: Facts) -> Iterator[Complaint]:
 @error
 def store_unreachable(facts: Facts) -> Iterator[Complaint]:
     """While the store is away guarded tasks are neither accepted nor run."""
-    if facts.store.error:
-        yield (
-            f"the store does not answer: {facts.store.error}",
-            "start the server, or correct oncelery_store (ONCELERY_STORE)",
-        )
+    # An error of ours may carry its remedy: a driver that is not installed.
+    problem, install, what = facts.store.error.partition("pip install ")
+    if install:
+        yield f"the store cannot be asked: {problem.removesuffix(': ')}", install + what
+    elif problem:
+        yield f"the store does not answer: {problem}", "start the server, or correct oncelery_store (ONCELERY_STORE)"
 
 
 @error
