@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 import click
 
 from oncelery.cli.output import coloured, console, json_option, printable, tell
 from oncelery.cli.target import Target, target_options
 from oncelery.job import DEFAULT_NAMESPACE
-
-if TYPE_CHECKING:
-    from oncelery.operations.doctor import Finding
+from oncelery.operations.doctor import CHECKS, STORE_CHECKS, Finding, examine
 
 
 @click.command()
 @click.option("--strict", is_flag=True, help="Exit with 1 for warnings, too.")
-@click.option("--ignore", multiple=True, metavar="CHECK", help="Leave a check out; may be repeated.")
+@click.option(
+    "--ignore",
+    type=click.Choice([check.name for check in CHECKS]),
+    multiple=True,
+    metavar="CHECK",
+    help="Leave a check out; may be repeated.",
+)
 @json_option
 @target_options
 @click.pass_context
@@ -34,7 +37,6 @@ def doctor(ctx: click.Context, target: Target, *, strict: bool, ignore: tuple[st
 
 def _examine(target: Target, ignore: tuple[str, ...]) -> tuple[Finding, ...]:
     from oncelery.celery.facts import gather_store  # noqa: PLC0415 - Celery is not loaded for --help
-    from oncelery.operations.doctor import STORE_CHECKS, examine  # noqa: PLC0415 - as above
 
     if target.store:
         facts = gather_store(target.store, target.namespace or DEFAULT_NAMESPACE)
