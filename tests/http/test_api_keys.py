@@ -7,11 +7,14 @@ import logging
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from fastapi import FastAPI
 from guarded.hand import Hand
 from guarded.web import client_of
 
 from oncelery import ConfigurationError
+from oncelery.cli import main
+from oncelery.cli.new_key import ROLES
 from oncelery.http import ApiKey, Role, create_app, create_router, new_key
 from oncelery.http import keys as keys_module
 from oncelery.http.auth import tell_local
@@ -92,6 +95,41 @@ def test_a_key_is_kept_as_its_hash_and_has_256_bits() -> None:
     assert len(text) == len("once_") + 43
     assert text not in repr(key)
     assert (key.scope, key.roles) == ("acme", frozenset({Role.SUBMIT}))
+
+
+def test_the_command_makes_keys_and_adds_them_to_the_file(hand: Hand, tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+
+    texts = [command("ops", "--file", str(path)), command("shop", "--role", "submit", "--file", str(path))]
+
+    client = client_of(create_app(hand.once, keys=path))
+    assert [client.get("/jobs", headers={"X-API-Key": text.strip()}).status_code for text in texts] == [200, 403]
+    assert [entry["name"] for entry in json.loads(path.read_text())] == ["ops", "shop"]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_command_prints_an_entry_for_whoever_keeps_keys_elsewhere(hand: Hand) -> None:
+    text, entry = command("shop", "--scope", "acme", "--role", "read").splitlines()
+    told = json.loads(command("shop", "--json"))
+
+    key = ApiKey(**json.loads(entry))
+    assert (key.name, key.scope, list(key.roles)) == ("shop", "acme", ["read"])
+    assert client_of(create_app(hand.once, keys=[key])).get("/jobs", headers={"X-API-Key": text}).status_code == 200
+    assert told["key"].startswith("once_")
+    assert sorted(told["entry"]["roles"]) == sorted(ROLES) == sorted(Role)
+
+
+def test_a_file_that_cannot_be_read_or_written_is_left_alone_and_told(tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.json"
+    wrong.write_text("[{half a file")
+
+    assert "cannot be read" in command("shop", "--file", str(wrong))
+    assert "cannot be written" in command("shop", "--file", str(tmp_path / "no" / "keys.json"))
+    assert wrong.read_text() == "[{half a file"
+
+
+def command(*words: str) -> str:
+    return CliRunner().invoke(main, ["new-key", *words]).output
 
 
 # Without keys

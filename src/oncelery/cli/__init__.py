@@ -20,6 +20,7 @@ COMMANDS = (
     "duplicates",
     "sweep",
     "migrate",
+    "new-key",
     "prove",
     "bench",
 )

@@ -11,6 +11,7 @@ from enum import StrEnum
 from hashlib import sha256
 from os import PathLike
 from pathlib import Path
+from shutil import copymode
 from time import monotonic
 
 import msgspec
@@ -66,6 +67,20 @@ def new_key(name: str, *, scope: str = "", roles: Iterable[Role | str] = tuple(R
     """Make a key: the text for who is to use it, which is shown this once, and what to keep of it."""
     text = PREFIX + secrets.token_urlsafe(32)
     return text, ApiKey(name=name, sha256=digest_of(text), scope=scope, roles=frozenset(map(Role, roles)))
+
+
+def add_to_file(path: Path, key: ApiKey) -> None:
+    """Add a key to a file of keys, or make the file; who reads it meanwhile has the old one or the new one, whole."""
+    known = _File(path)() if path.exists() else ()
+    written = msgspec.json.format(msgspec.json.encode([*known, key], order="deterministic"))
+    fresh = path.with_name(f"{path.name}.new")
+    try:
+        fresh.write_bytes(written + b"\n")
+        if path.exists():
+            copymode(path, fresh)
+        fresh.replace(path)
+    except OSError as error:
+        raise ConfigurationError(f"the file of API keys {str(path)!r} cannot be written: {error}") from error
 
 
 def digest_of(text: str) -> str:
