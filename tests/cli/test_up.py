@@ -189,6 +189,8 @@ def shop(tmp_path: Path) -> Path:
 
 def test_an_app_of_ones_own_finds_a_server_where_it_looks_for_one_and_its_data_again_after_ctrl_c(shop: Path) -> None:
     with up(shop / "data", "-A", "shop", cwd=shop) as running:
+        # And not what it was before there was a worker.
+        assert "are being asked" in running.client.get("/dashboard/").text
         # From any other process of the app, with nothing set.
         delay = [sys.executable, "-c", "import shop; print(shop.charge.delay('o-1').id)"]
         delayed = subprocess.run(delay, cwd=shop, capture_output=True, text=True, timeout=SOON, check=True)

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
+from threading import Event
 
 import pytest
 from fastapi import FastAPI
@@ -14,11 +15,16 @@ from guarded.web import HERE, client_of
 from plain_browser import PAGES, Dashboard, bury, looking_at, text_of
 
 from oncelery import StoreUnavailableError
+from oncelery.embedded.process import eventually
 from oncelery.http import create_app
 from oncelery.http.dashboard import create_dashboard
+from oncelery.http.dashboard.desk import Desk
 from oncelery.http.dashboard.live import message
 from oncelery.http.dashboard.rendering import STATIC, took
 from oncelery.operations.redaction import HIDDEN
+
+#: In seconds; reached only by a test that fails.
+SOON = 30.0
 
 #: What a browser would run or load if any of it came through as it is.
 ATTACKS = (
@@ -53,6 +59,23 @@ def test_an_empty_ledger_has_pages_that_tell_what_will_be_there(board: Dashboard
 
         assert answer.status_code == 200
         assert "<h1>" in answer.text
+
+
+def test_until_workers_have_answered_it_says_that_they_are_asked(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
+    answered = Event()
+
+    def ping(_desk: Desk) -> frozenset[str]:
+        answered.wait(SOON)
+        return frozenset({"first@here"})
+
+    monkeypatch.setattr(Desk, "_ping", ping)
+    with looking_at(hand) as board:
+        first = text_of(board.get())
+        answered.set()
+
+        assert "Workers are being asked" in first
+        assert "No worker answers" not in first
+        assert eventually(lambda: "Workers 1 answering" in text_of(board.get()), SOON)
 
 
 def test_the_root_leads_to_the_dashboard(board: Dashboard) -> None:

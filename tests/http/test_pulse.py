@@ -3,13 +3,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from queue import Queue
 
 import pytest
 from guarded.hand import Hand
 from plain_browser import bury
 
+from oncelery.embedded.process import eventually
 from oncelery.http.dashboard import figures
-from oncelery.http.dashboard.figures import Minute, Pulse
+from oncelery.http.dashboard.figures import Lately, Minute, Pulse
 
 
 def happened(pulse: Pulse) -> dict[str, int]:
@@ -39,6 +41,20 @@ def test_what_happened_by_the_minute_is_what_the_ledger_has_whenever_one_looks(
     assert happened(pulse) == {"completed": 1, "duplicate": 2, "buried": 1}
     told = [minute for minute in pulse.minutes(timedelta(hours=1)) if minute.counts]
     assert timedelta(minutes=29) <= told[1].at - told[0].at <= timedelta(minutes=31)
+
+
+def test_what_was_found_out_when_somebody_last_looked_long_ago_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, answers = 0.0, Queue[str]()
+    monkeypatch.setattr(figures, "monotonic", lambda: now)
+    lately = Lately(answers.get, every=5)
+
+    assert lately() is None
+    answers.put("no worker")
+    assert eventually(lambda: lately() == "no worker", 30)
+    now += 3600
+    assert lately() is None
+    answers.put("one worker")
+    assert eventually(lambda: lately() == "one worker", 30)
 
 
 def test_a_change_that_is_seen_late_is_counted_once(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:

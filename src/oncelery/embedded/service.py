@@ -60,8 +60,9 @@ class ServiceProcess(ServerProcess):
         return {**self.environment}
 
     def _answers(self) -> bool:
-        # Past any proxy that the environment names: it is this machine that is asked.
-        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        # Past any proxy that the environment names: it is this machine that is asked. And its first answer is enough:
+        # the page that it may lead to would ask for the worker, which is not there yet.
+        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Stay)
         try:
             with direct.open(self.url, timeout=LOOK_SECONDS) as answer:
                 return bool(answer.headers.get(HEADER) == self._token)
@@ -71,6 +72,13 @@ class ServiceProcess(ServerProcess):
                 return bool(refusal.headers.get(HEADER) == self._token)
         except OSError:
             return False
+
+
+class _Stay(urllib.request.HTTPRedirectHandler):
+    """Follows nothing."""
+
+    def redirect_request(self, *_: object) -> None:
+        """Leave a redirection as it is."""
 
 
 def serve() -> FastAPI:

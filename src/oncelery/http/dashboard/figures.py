@@ -36,6 +36,9 @@ OVERLAP: Final = timedelta(seconds=3)
 #: How old figures may be, in seconds; all who look within it share them.
 FRESH: Final = 0.8
 
+#: When nobody has looked for so long, what was known then is no longer told, in seconds.
+FORGOTTEN_AFTER: Final = 60.0
+
 
 class Lately(Generic[T]):
     """Answers what was found out last; finds out anew in the background, when somebody asks and it is old."""
@@ -45,11 +48,14 @@ class Lately(Generic[T]):
         self._every = every
         self._lock = threading.Lock()
         self._known: T | None = None
-        self._asked = float("-inf")
+        self._asked = self._looked = float("-inf")
 
     def __call__(self) -> T | None:
-        """Answer; None when nothing is known yet."""
+        """Answer; None when nothing is known yet, or not since long ago."""
         with self._lock:
+            if monotonic() - self._looked > FORGOTTEN_AFTER:
+                self._known = None
+            self._looked = monotonic()
             if monotonic() - self._asked > self._every:
                 self._asked = monotonic()
                 threading.Thread(target=self._ask, name="oncelery-dashboard", daemon=True).start()

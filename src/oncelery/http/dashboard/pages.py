@@ -61,6 +61,7 @@ def overview(desk: Desk, caller: Caller, asked: Asked) -> Shown:
     for minute in minutes:
         totals.update(minute.counts)
     running = desk.once.jobs.find(states=State.RUNNING, limit=HOLDERS).items
+    answering = desk.workers()
     return Shown(
         template="overview.html",
         values={
@@ -71,7 +72,8 @@ def overview(desk: Desk, caller: Caller, asked: Asked) -> Shown:
             "outcomes": OUTCOMES,
             "round_trip": desk.pulse.round_trip,
             "broker": desk.broker(),
-            "workers": _workers(desk, running),
+            "answering": answering,
+            "workers": _workers(desk, answering, running),
             "running": running[:8],
             "sweep_every": timedelta(seconds=desk.once.settings.sweep_every),
         },
@@ -192,8 +194,7 @@ class WorkerShown:
     renewed_at: datetime | None = None
 
 
-def _workers(desk: Desk, running: tuple[Job, ...]) -> list[WorkerShown]:
-    answering = desk.workers()
+def _workers(desk: Desk, answering: frozenset[str] | None, running: tuple[Job, ...]) -> list[WorkerShown]:
     workers = {name: WorkerShown(name=name, answers=True) for name in answering or ()}
     for each in running:
         # The ledger knows the process, too.
