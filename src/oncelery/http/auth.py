@@ -63,8 +63,6 @@ class Access:
 
     def __init__(self, keys: KeySource | None = None) -> None:
         self._keys = None if keys is None else Keys(keys)
-        if self._keys is None:
-            tell_local()
 
     def __call__(self, role: Role) -> Callable[..., Awaitable[Caller]]:
         """Answer who calls, if that one has this role."""
@@ -89,6 +87,8 @@ class LocalOnly:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
+        # Its first scope is that of a server which starts.
+        tell_local()
         if scope["type"] in ("http", "websocket"):
             try:
                 require_local(HTTPConnection(scope))
@@ -116,7 +116,8 @@ def require_local(request: HTTPConnection) -> None:
             raise _elsewhere(f", and that under its own name: localhost or 127.0.0.1, not {host!r}")
 
 
-# Once: an app asks in more than one place, and so may several apps.
+# Once: an app asks in more than one place, and so may several apps. And not when they are made: a worker and every
+# command import them as well, and answer nobody.
 @cache
 def tell_local() -> None:
     """Say in the log of this process whom it answers."""
@@ -129,6 +130,7 @@ def _elsewhere(more: str = "") -> ProblemError:
 
 
 async def _local(request: Request) -> Caller:
+    tell_local()
     require_local(request)
     return ANYONE
 
