@@ -257,6 +257,18 @@ def test_an_app_that_cannot_be_imported_or_starts_nothing_is_told(tmp_path: Path
     assert (kept.returncode, "memory:// is the ledger of one process" in kept.stderr) == (1, True)
 
 
+def test_a_broker_that_does_not_answer_is_told_in_one_line_and_not_waited_for(shop: Path) -> None:
+    port = next(free_ports())
+    code = (shop / "shop.py").read_text()
+    (shop / "shop.py").write_text(re.sub(r"broker='.*?'", f"broker='amqp://localhost:{port}'", code))
+
+    ran = run("up", "-A", "shop", "--folder", str(shop / "data"), cwd=shop)
+
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert re.fullmatch(r"Error: the broker does not answer: .*; start it, or correct broker_url\n", ran.stderr)
+    assert not (shop / "data").exists()
+
+
 def test_without_a_server_program_or_the_service_it_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

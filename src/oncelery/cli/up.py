@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 #: How often it is looked whether all is still there, in seconds.
 LOOK_EVERY = 0.5
 
+#: How long the broker of an app may take to answer, in seconds.
+BROKER_PATIENCE = 3
+
 #: What to try; URL stands for the service's.
 DEMONSTRATION = """
 Try it in another terminal, or with buttons at URL/demo
@@ -68,6 +71,7 @@ def up(target: Target, folder: Path, port: int, concurrency: int, api: str) -> N
         raise click.UsageError("--api is for an app of yours: give it with -A")
     once = _once(target)
     stack = _stack(target, once, folder, port=port, concurrency=concurrency, api=api)
+    _require_broker(once)
     # A plain `kill`, or a terminal that is closed unless `nohup` was said, ends it as Ctrl-C does.
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
@@ -114,6 +118,17 @@ def _stack(target: Target, once: Oncelery | None, folder: Path, *, port: int, co
         port=port,
         concurrency=concurrency,
     )
+
+
+def _require_broker(once: Oncelery | None) -> None:
+    """Refuse to start for a broker that is away, and that no Valkey of ours will be: the worker would wait long."""
+    from oncelery.embedded.stack import port_wanted  # noqa: PLC0415 - as above
+    from oncelery.http.service import trouble_with_broker  # noqa: PLC0415 - as above
+
+    if once and port_wanted(once.app.conf.broker_url) is None:
+        trouble = trouble_with_broker(once.app, seconds=BROKER_PATIENCE)
+        if trouble:
+            raise ConfigurationError(f"the broker does not answer: {trouble}; start it, or correct broker_url")
 
 
 def _tell_where(stack: Stack, *, own: bool) -> None:
