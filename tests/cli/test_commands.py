@@ -81,6 +81,8 @@ def test_a_job_is_shown_with_its_arguments_and_its_result(desk: Desk) -> None:
     assert (completed["state"], completed["result"]) == ("completed", {"charged": 500})
     assert '{"charged": 500}' in shown
     assert "worker-1" in shown
+    assert re.search(r"^args +no longer kept", shown, re.MULTILINE)
+    assert "no longer kept" not in desk.run("show", desk.bury("b")).stdout
 
 
 def test_secrets_are_hidden_and_without_an_app_so_is_what_might_be_one(desk: Desk, app: Callable[..., Result]) -> None:

@@ -35,6 +35,8 @@ def _print(job: Job, told: dict[str, Any]) -> None:
     terminal = console()
     fields = {name: cell(_text(value)) for name, value in told.items() if name not in TOO_MUCH}
     fields = {"job": cell(job.id, "bold"), "state": coloured(job.state), **fields}
+    if job.body is None and not job.state.live:
+        fields["args"] = cell("no longer kept: a job that has ended needs them no more")
     width = max(map(len, fields))
     for name, value in fields.items():
         # In a line of its own, however long: what is copied from here is whole.
