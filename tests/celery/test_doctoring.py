@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from celery.schedules import crontab, schedule
 from faults.brokers import broker_on
 from faults.workers import ALONE, Workers
 from guarded.world import unshared_tasks
@@ -119,6 +120,15 @@ def test_a_setting_of_celery_that_is_wrong_is_found(shop: Shop, check: str, conf
         once.app.conf.beat_schedule = {"report": {"task": "shop.report", "schedule": timedelta(hours=1)}}
 
     assert check in found(once)
+
+
+def test_a_schedule_of_any_kind_is_read(shop: Shop) -> None:
+    once = shop()
+    times = (crontab(hour=3, minute=0), schedule(300), timedelta(hours=1), 300.0)
+    once.app.conf.beat_schedule = {str(when): {"task": "shop.tidy", "schedule": when} for when in times}
+
+    hour, minutes = timedelta(hours=1), timedelta(minutes=5)
+    assert [period.every for period in gather(once).schedule] == [None, minutes, hour, minutes]
 
 
 def test_tasks_that_are_declared_badly_are_found(shop: Shop) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from celery import Celery
+from celery.schedules import BaseSchedule
 from celery.schedules import schedule as interval
 from kombu.exceptions import KombuError
 
@@ -170,7 +171,8 @@ def _workers(app: Celery) -> Iterator[WorkerFacts]:
 def _schedule(app: Celery) -> Iterator[Period]:
     for name, entry in (app.conf.beat_schedule or {}).items():
         when = entry.get("schedule")
-        if isinstance(when, interval):
+        if isinstance(when, BaseSchedule):
+            # A crontab, or the sun, has no period.
             when = when.run_every if type(when) is interval else None
         every = when if isinstance(when, timedelta) or when is None else timedelta(seconds=float(when))
         yield Period(name=name, task=entry.get("task", ""), every=every)
