@@ -1,23 +1,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from celery import Celery, Task, shared_task
-from guarded.world import unshared_tasks
 
 from oncelery import TASK_ID, ConfigurationError, IdempotentTask, Oncelery, Policy, current_run
 from oncelery.job import Durability, OnDuplicate
-
-#: What Celery reads of a task's options besides its attributes.
-CELERYS = (
-    *("name", "bind", "shared", "filter", "lazy", "pydantic", "pydantic_strict", "pydantic_context"),
-    *("pydantic_dump_kwargs", "autoretry_for", "dont_autoretry_for", "retry_backoff", "retry_backoff_max"),
-    *("retry_jitter", "retry_kwargs"),
-)
 
 
 class RefusedError(Exception):
@@ -30,13 +21,6 @@ def app() -> Celery:
     app = Celery("shop", set_as_current=False, broker="memory://", backend="cache+memory://")
     app.conf.update(oncelery_store="memory://", task_always_eager=True)
     return app
-
-
-@pytest.fixture(autouse=True)
-def own_tasks() -> Iterator[None]:
-    """Keep the tasks of a test from the apps of others."""
-    with unshared_tasks():
-        yield
 
 
 def runs_once(task: Any, *args: object) -> bool:
@@ -297,107 +281,6 @@ def test_an_app_without_a_store_is_told_when_a_guarded_task_is_used_and_not_befo
 
     with pytest.raises(ConfigurationError, match="oncelery_store"):
         app.tasks["guarded"].delay(1)
-
-
-# What is refused
-
-
-@pytest.mark.parametrize("option", ["acks_late", "reject_on_worker_lost"])
-def test_a_guarded_task_whose_message_would_not_outlive_its_run_is_refused_by_name(app: Celery, option: str) -> None:
-    options: dict[str, Any] = {option: False}
-
-    @Oncelery(app).task(name="careless", **options)
-    def careless() -> None: ...
-
-    with pytest.raises(ConfigurationError, match=rf"'careless'.*{option}"):
-        app.finalize()
-
-
-@pytest.mark.parametrize("verify", [lambda _run: True, lambda: True, lambda _order, *, _amount: True])
-def test_an_on_takeover_that_does_not_take_the_tasks_arguments_is_refused(app: Celery, verify: Any) -> None:
-    @Oncelery(app).task(name="charge", on_takeover=verify)
-    def charge(order: str, amount: int) -> None: ...
-
-    with pytest.raises(ConfigurationError, match=r"'charge'.*on_takeover"):
-        app.finalize()
-
-
-def test_an_on_takeover_may_take_anything(app: Celery) -> None:
-    once = Oncelery(app)
-
-    @once.task(name="charge", on_takeover=lambda *_args, **_kwargs: True)
-    def charge(order: str, *, amount: int = 0) -> None: ...
-
-    @once.task(name="refund", bind=True, on_takeover=lambda _order: True)
-    def refund(self: Any, order: str) -> None: ...
-
-    app.finalize()
-
-
-def test_an_annotation_that_switches_late_acknowledgement_off_is_refused(app: Celery) -> None:
-    app.conf.task_annotations = {"annotated": {"acks_late": False}}
-
-    @Oncelery(app).task(name="annotated")
-    def annotated() -> None: ...
-
-    with pytest.raises(ConfigurationError, match="'annotated'"):
-        app.finalize()
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"key": "order"}, "order"),
-        ({"ignore": "order"}, "order"),
-        ({"scope": "tenant"}, "tenant"),
-        ({"lease": 0}, "lease"),
-        ({"on_duplicate": "cry"}, "on_duplicate"),
-        ({"retry_on": "RefusedError"}, "retry_on"),
-    ],
-)
-def test_a_misconfigured_task_is_reported_by_name_when_the_app_is_finalized(
-    app: Celery, options: dict[str, Any], said: str
-) -> None:
-    @Oncelery(app).task(name="misconfigured", **options)
-    def misconfigured(order_id: str) -> None: ...
-
-    with pytest.raises(ConfigurationError, match=f"(?s)'misconfigured'.*{said}"):
-        app.finalize()
-
-
-def test_an_unknown_option_of_ours_is_reported_when_the_app_is_finalized(app: Celery) -> None:
-    @app.task(base=IdempotentTask, once={"leese": 3}, name="misspelt")
-    def misspelt() -> None: ...
-
-    with pytest.raises(ConfigurationError, match=r"'misspelt': no such option: leese \(did you mean lease\?\)"):
-        app.finalize()
-
-
-@pytest.mark.parametrize(
-    ("written", "meant"),
-    [("on_duplicates", "on_duplicate"), ("retry_for", "retry_on"), ("max_attempt", "max_attempts"), ("keys", "key")],
-)
-def test_an_option_that_looks_like_one_of_ours_is_refused_where_it_is_written(
-    app: Celery, written: str, meant: str
-) -> None:
-    once: Any = Oncelery(app)
-
-    with pytest.raises(ConfigurationError, match=rf"no such option: {written} \(did you mean {meant}\?\)"):
-        once.task(**{written: 1})
-
-
-def test_what_celery_knows_and_attributes_of_your_own_are_left_to_celery(app: Celery) -> None:
-    class Keyed(IdempotentTask):
-        abstract = True
-        keys: tuple[str, ...] = ()
-
-    once: Any = Oncelery(app)
-
-    @once.task(base=Keyed, keys=("a", "b"), team="payments")  # type: ignore[untyped-decorator]
-    def owned() -> None: ...
-
-    assert (owned.keys, owned.team) == (("a", "b"), "payments")
-    assert callable(once.task(**dict.fromkeys([*CELERYS, *vars(Task)])))
 
 
 # Threads

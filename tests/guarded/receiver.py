@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 import threading
 from collections.abc import Iterator, Sequence
@@ -10,6 +11,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from oncelery import verify_webhook
 
@@ -94,3 +97,15 @@ def receiving(
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def resolve_to(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> list[str]:
+    """Let every name lead to these addresses; give the names that are asked for."""
+    asked: list[str] = []
+
+    def answer(host: str, port: int, *_: object, **__: object) -> list[Any]:
+        asked.append(host)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses]
+
+    monkeypatch.setattr(socket, "getaddrinfo", answer)
+    return asked
