@@ -113,7 +113,7 @@ class Callbacks:
         watch_id = str(uuid.uuid4()) if again else _watch_id(job_id, url)
         publication = Publication(task=task, args=(job_id, url), kwargs={}, task_id=watch_id, options=options)
         # It has no message: the sweeper publishes what is due.
-        (ledger or self._once.ledger).reserve(publication.submission())
+        (ledger or self._once.ledger).reserve(publication.prepared()[1])
 
     def tell(self, job_id: str, state: State, fence: int, url: str) -> None:
         """Publish the call-back of a job that has ended, and call off its watch; if that fails, the watch is there."""

@@ -98,8 +98,8 @@ class Publication(Struct, frozen=True, kw_only=True):
             options = {"reply_to": self._app.thread_oid, **options}
         return Message(self.task.name, self.args, self.kwargs, options).pack(self._app, self.task.serializer)
 
-    def submission(self) -> Submission:
-        """Make the submission, and put the key into the message's headers."""
+    def prepared(self) -> tuple[Publication, Submission]:
+        """Give the call as it is to be sent, with its key in its headers and its way known; and its submission."""
         once = self.task.oncelery
         policy = self.task.policy
         found = self.task.identity.of(
@@ -114,15 +114,17 @@ class Publication(Struct, frozen=True, kw_only=True):
         told = {KEY: found.key, DIGEST: digest, SCOPE: found.scope, NOTIFY: self.notify}
         # Those that were given may be those of another message, which the caller passes on.
         given = {name: value for name, value in (self.options.get("headers") or {}).items() if name not in HEADERS}
-        self.options["headers"] = {**given, **{name: value for name, value in told.items() if value}}
-        return Submission(
+        headers = {**given, **{name: value for name, value in told.items() if value}}
+        call = replace(self, options={**self.options, "headers": headers})
+        destination, queue = call.route()
+        return replace(call, destination=destination), Submission(
             id=self.job_id,
             key=found.key,
             task=self.task.name,
             digest=digest,
             scope=found.scope,
-            body=self.body(),
-            queue=self._route(),
+            body=call.body(),
+            queue=queue,
             caller=self.caller or once.caller,
             delay=delay_of(self.options),
             retention=policy.retention,
@@ -131,20 +133,20 @@ class Publication(Struct, frozen=True, kw_only=True):
             quota=once.settings.quota_of(found.scope) if found.scope else None,
         )
 
-    def _route(self) -> str:
-        """Decide where the message goes, as Celery does; an app's own router, which may count, is not asked again."""
+    def route(self) -> tuple[dict[str, Any], str]:
+        """Decide where the message goes, as Celery does, and name the queue; the app's router is not asked again."""
         amqp, options = self._app.amqp, self.options
         given, default = options.get("router"), amqp.default_queue
         router: Any = given or amqp.router
         if given or router.routes or options.get("queue"):
             name = options.get("route_name") or self.task.name
             options = router.route(dict(options), name, self.args, self.kwargs, self.task)
-            self.destination.update(options, router=ROUTED)
+            destination = {**options, "router": ROUTED}
         else:
             # Not by way of the app's configuration, where a look takes as long as all the rest.
-            self.destination.update(queue=default, router=ROUTED)
+            destination = {"queue": default, "router": ROUTED}
         queue = options.get("queue") or options.get("routing_key") or default
-        return queue_label(queue if isinstance(queue, str) else queue.name, options.get("priority"))
+        return destination, queue_label(queue if isinstance(queue, str) else queue.name, options.get("priority"))
 
 
 class Routed:
@@ -163,7 +165,8 @@ def publish_once(publication: Publication) -> AsyncResult[Any]:
     """Reserve and publish; a duplicate is answered with the job that is there, by this process or by a worker."""
     task = publication.task
     once = task.oncelery
-    wait = once.ledger.reserving(publication.submission(), on_duplicate=publication.on_duplicate)
+    publication, submission = publication.prepared()
+    wait = once.ledger.reserving(submission, on_duplicate=publication.on_duplicate)
     try:
         return _send_if_accepted(publication, wait)
     except NotToBeSent as stop:

@@ -27,7 +27,8 @@ def publish_within(publication: Publication, target: object) -> AsyncResult[Any]
             "within= is for a call that stands alone: start the canvas from a task that is called with within="
         )
     outbox = Outbox(once.ledger, target)
-    match outbox.ledger.reserve(publication.submission(), on_duplicate=publication.on_duplicate):
+    publication, submission = publication.prepared()
+    match outbox.ledger.reserve(submission, on_duplicate=publication.on_duplicate):
         case Reserved(job):
             expect(publication, job, ledger=outbox.ledger)
             return _to_be_published(publication, job, outbox)
