@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from celery import Task, group
+from celery import Task, chain, group
+from celery.backends.base import DisabledBackend
 from celery.exceptions import Reject
 from guarded.hand import Hand
 
@@ -31,6 +32,21 @@ def test_a_message_delivered_again_takes_no_effect_and_gives_its_result_if_that_
     assert first.value == second.value == result.get(timeout=1) == {"n": 1}
     assert third.state == "IGNORED"
     assert len(hand.told(name)) == 1
+
+
+def test_a_message_delivered_again_lets_its_chain_go_on_where_no_backend_tells_whether_it_has(hand: Hand) -> None:
+    name, after = hand.name(), hand.name()
+    hand.tasks.joining.backend = DisabledBackend(hand.app)
+    with hand.captured() as sent:
+        chain(hand.tasks.joining.si(name), hand.tasks.notifying.si(after, 1)).delay()
+    assert hand.deliver().task == "joining"
+    # As if its worker had died before it told.
+    assert hand.drop() == 1
+
+    sent.again()
+    hand.deliver_all()
+
+    assert (len(hand.told(name)), len(hand.told(after))) == (1, 1)
 
 
 @pytest.mark.parametrize("kind", ["", "key"], ids=["a good end", "a bad end"])

@@ -76,6 +76,12 @@ class Hand(World):
         with self.app.connection_for_read() as connection:
             return int(connection.SimpleQueue(queue or self.queue).qsize())
 
+    def drop(self) -> int:
+        """Lose the messages in the queue, and tell how many."""
+        with self.app.connection_for_read() as connection:
+            channel: Any = connection.default_channel
+            return int(channel.queue_purge(self.queue))
+
     @contextmanager
     def broker_down(self) -> Iterator[None]:
         """Let no message through."""

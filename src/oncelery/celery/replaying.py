@@ -33,7 +33,10 @@ def is_told_elsewhere(task: IdempotentTask, job: Job) -> bool:
     if job.state is not State.COMPLETED or request.chord or not task.keeps_result:
         # What is done after the result is stored, an errback or a chord's count, may not be done yet.
         return False
-    return bool(task.backend.get_state(request.id) == SUCCESS)
+    try:
+        return bool(task.backend.get_state(request.id) == SUCCESS)
+    except Exception:  # noqa: BLE001 - of whatever kind: there is none, or it is away
+        return False
 
 
 def replay(task: IdempotentTask, job: Job, own_id: str) -> Any:
