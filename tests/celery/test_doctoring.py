@@ -13,13 +13,14 @@ from celery import Celery
 from celery.schedules import crontab, schedule
 from faults.brokers import broker_on
 from faults.workers import ALONE, Workers
-from guarded.world import unshared_tasks
+from guarded.world import SOON, unshared_tasks
 from kombu import Queue
 from redis import Redis
 
 from oncelery import Oncelery, only_one
 from oncelery.celery import facts
 from oncelery.celery.facts import gather
+from oncelery.embedded.process import eventually
 from oncelery.job import Submission
 from oncelery.testing.servers import PostgresServer, RabbitMQServer, RedisServer, ValkeyServer
 
@@ -257,6 +258,10 @@ def test_a_worker_that_fetches_ahead_is_asked(
     broker = broker_on(valkey)
     workers.start("faults.plain_app", broker=broker, concurrency=1, options=[*ALONE, "--prefetch-multiplier", "7"])
 
-    (finding,) = shop(broker=broker.url).doctor()
+    once = shop(broker=broker.url)
+    # One that has just started may not hear yet.
+    assert eventually(lambda: bool(once.app.control.ping(timeout=1.0)), SOON)
+
+    (finding,) = once.doctor()
 
     assert (finding.check, "fetches 7 messages for 1" in finding.what) == ("prefetch", True)
