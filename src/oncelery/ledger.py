@@ -87,11 +87,11 @@ class Ledger:
     ) -> a.Reserved | a.Existing:
         match answer:
             case a.Reserved(job):
-                self._tell(e.JobAccepted, job, started)
+                self._emit(e.JobAccepted, job, started)
             case a.Existing(job):
                 replayed = job.state is State.COMPLETED
                 word = Answer.REPLAYED if replayed else _JOINED.get(on_duplicate, Answer.JOINED)
-                self._tell(e.DuplicateAnswered, job, started, answer=word)
+                self._emit(e.DuplicateAnswered, job, started, answer=word)
             case a.Mismatched(job):
                 self._refuse(job, started)
             case a.Full(wait):
@@ -119,16 +119,16 @@ class Ledger:
         )
         match answer:
             case a.Granted(lease):
-                self._tell(e.RunBegan, lease, started, fence=lease.fence, recovered=answer.recovered)
+                self._emit(e.RunBegan, lease, started, fence=lease.fence, recovered=answer.recovered)
             case a.Busy(job):
-                self._tell(e.DuplicateAnswered, job, started, answer=Answer.BUSY)
+                self._emit(e.DuplicateAnswered, job, started, answer=Answer.BUSY)
             case a.Finished(job):
                 word = Answer.REPLAYED if job.state is State.COMPLETED else Answer.BURIED
-                self._tell(e.DuplicateAnswered, job, started, answer=word)
+                self._emit(e.DuplicateAnswered, job, started, answer=word)
             case a.Buried(job):
-                self._tell(e.JobBuried, job, started, reason=job.reason)
+                self._emit(e.JobBuried, job, started, reason=job.reason)
             case a.Later(job) | a.Cancelled(job):
-                self._tell(e.RunDeclined, job, started)
+                self._emit(e.RunDeclined, job, started)
             case a.Mismatched(job):
                 self._refuse(job, started)
             case a.Absent():
@@ -143,7 +143,7 @@ class Ledger:
         renewals = self.store.renew(leases)
         for lease, answer in zip(leases, renewals, strict=True):
             if isinstance(answer, a.Fenced):
-                self._tell(e.LeaseLost, lease, started, fence=lease.fence)
+                self._emit(e.LeaseLost, lease, started, fence=lease.fence)
         return renewals
 
     def record(
@@ -156,7 +156,7 @@ class Ledger:
         started = perf_counter()
         answer = self.store.record(lease, progress=progress, step=step)
         if isinstance(answer, a.Fenced):
-            self._tell(e.LeaseLost, lease, started, fence=lease.fence)
+            self._emit(e.LeaseLost, lease, started, fence=lease.fence)
         return answer
 
     def settle(self, lease: Lease, settlement: Settlement) -> a.SettleAnswer:
@@ -170,16 +170,16 @@ class Ledger:
         answer = self.store.settle(lease, settlement)
         match answer, settlement:
             case a.Fenced(), _:
-                self._tell(e.LeaseLost, lease, started, fence=lease.fence)
+                self._emit(e.LeaseLost, lease, started, fence=lease.fence)
             case a.Settled(State.COMPLETED), _:
-                self._tell(e.JobCompleted, lease, started)
+                self._emit(e.JobCompleted, lease, started)
             case a.Settled(State.QUEUED), Release(cause=cause, delay=delay):
-                self._tell(e.JobReleased, lease, started, cause=cause, delay=delay)
+                self._emit(e.JobReleased, lease, started, cause=cause, delay=delay)
             case a.Settled(State.BURIED), Bury():
-                self._tell(e.JobBuried, lease, started, reason=settlement.reason)
+                self._emit(e.JobBuried, lease, started, reason=settlement.reason)
             case a.Settled(State.CANCELLED), _:
                 reason = settlement.reason if isinstance(settlement, Cancel) else "requested"
-                self._tell(e.JobCancelled, lease, started, reason=reason)
+                self._emit(e.JobCancelled, lease, started, reason=reason)
         return answer
 
     # Operating
@@ -199,9 +199,9 @@ class Ledger:
     def _tell_cancelled(self, answer: a.CancelAnswer | a.Existing, started: float) -> None:
         match answer:
             case a.Cancelled(job):
-                self._tell(e.JobCancelled, job, started, reason=job.reason)
+                self._emit(e.JobCancelled, job, started, reason=job.reason)
             case a.Requested(job):
-                self._tell(e.CancelRequested, job, started)
+                self._emit(e.CancelRequested, job, started)
 
     def revive(self, job_id: str, *, body: bytes | None = None) -> a.ReviveAnswer:
         """Queue a dead letter again, with another body if one is given."""
@@ -209,7 +209,7 @@ class Ledger:
         started = perf_counter()
         answer = self.store.revive(job_id, body=body)
         if isinstance(answer, a.Revived):
-            self._tell(e.JobRevived, answer.job, started)
+            self._emit(e.JobRevived, answer.job, started)
         return answer
 
     def discard(self, job_id: str) -> a.DiscardAnswer:
@@ -217,7 +217,7 @@ class Ledger:
         started = perf_counter()
         answer = self.store.discard(job_id)
         if isinstance(answer, a.Discarded):
-            self._tell(e.JobDiscarded, answer.job, started)
+            self._emit(e.JobDiscarded, answer.job, started)
         return answer
 
     def received(self, job_id: str, *, limit: int, lease: timedelta | None = None) -> a.ReceivedAnswer:
@@ -225,7 +225,7 @@ class Ledger:
         started = perf_counter()
         answer = self.store.received(job_id, limit=limit, lease=lease)
         if isinstance(answer, a.Buried):
-            self._tell(e.JobBuried, answer.job, started, reason=answer.job.reason)
+            self._emit(e.JobBuried, answer.job, started, reason=answer.job.reason)
         return answer
 
     def due(self, *, limit: int = 100, empty_queues: Collection[str] = ()) -> Sequence[Job]:
@@ -234,9 +234,9 @@ class Ledger:
         jobs = self.store.due(limit=limit, empty_queues=empty_queues)
         for job in jobs:
             if job.state.live:
-                self._tell(e.JobSwept, job, started, lost=Lost.WORKER if job.state is State.RUNNING else Lost.MESSAGE)
+                self._emit(e.JobSwept, job, started, lost=Lost.WORKER if job.state is State.RUNNING else Lost.MESSAGE)
             else:
-                self._tell(e.JobCancelled, job, started, reason=job.reason)
+                self._emit(e.JobCancelled, job, started, reason=job.reason)
         return jobs
 
     # Reading and housekeeping
@@ -296,10 +296,10 @@ class Ledger:
             )
 
     def _refuse(self, job: Job, started: float) -> NoReturn:
-        self._tell(e.DuplicateAnswered, job, started, answer=Answer.REFUSED)
+        self._emit(e.DuplicateAnswered, job, started, answer=Answer.REFUSED)
         raise PayloadMismatchError(key=job.key, job_id=job.id, state=job.state)
 
-    def _tell(self, event: type[E], subject: Job | Lease, started: float, **details: object) -> None:
+    def _emit(self, event: type[E], subject: Job | Lease, started: float, **details: object) -> None:
         if not self.events.subscribers:
             return
         job_id = subject.id if isinstance(subject, Job) else subject.job_id
@@ -325,7 +325,7 @@ class LedgerWithin(Ledger):
         self._held: list[e.Event] = []
         self.events.subscribe(self._held.append)
 
-    def tell(self) -> None:
+    def emit_held(self) -> None:
         """Tell what has happened, now that it has."""
         while self._held:
             self._outside.events.emit(self._held.pop(0))

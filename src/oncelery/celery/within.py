@@ -61,7 +61,7 @@ def _publish_if_there(publication: Publication, job: Job, outbox: Outbox) -> boo
         found = task.oncelery.ledger.get(job.id)
         if found is None or found.state is not State.QUEUED or found.begun_at:
             return False
-        outbox.ledger.tell()
+        outbox.ledger.emit_held()
         if found.behind:
             # The end of the job before it publishes it.
             return False

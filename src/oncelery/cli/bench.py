@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from oncelery.answers import Granted
-from oncelery.cli.output import console, json_option, table, tell
+from oncelery.cli.output import console, json_option, print_json, table
 from oncelery.cli.target import Target, private_server, target_options
 from oncelery.fingerprint import fingerprint
 from oncelery.job import DEFAULT_NAMESPACE, Submission
@@ -47,7 +47,7 @@ def bench(target: Target, *, jobs: int, as_json: bool) -> None:
             pass
     figures = {verb: _summed_up(seconds) for verb, seconds in timings.items()}
     if as_json:
-        tell({"jobs": jobs, "milliseconds": figures})
+        print_json({"jobs": jobs, "milliseconds": figures})
         return
     rows = [(verb, *(f"{value:.3f}" for value in figure.values())) for verb, figure in figures.items()]
     console().print(table(("MILLISECONDS", "MEDIAN", "P99", "MOST"), rows))

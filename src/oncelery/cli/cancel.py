@@ -7,7 +7,7 @@ from typing import assert_never
 import click
 
 from oncelery.answers import Absent, CancelAnswer, Cancelled, Finished, Requested
-from oncelery.cli.output import json_option, tell
+from oncelery.cli.output import json_option, print_json
 from oncelery.cli.target import Target, target_options
 from oncelery.operations.dead_letters import NO_SUCH_JOB
 
@@ -27,7 +27,7 @@ def cancel(
     answers = {job_id: jobs.cancel(job_id, reason=reason, terminate=terminate) for job_id in job_ids}
     told = {job_id: _word(answer) for job_id, answer in answers.items()}
     if as_json:
-        tell(told)
+        print_json(told)
     else:
         for job_id, word in told.items():
             click.echo(f"{job_id}  {word}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from oncelery.answers import Discarded
-from oncelery.cli.output import Moment, ago, console, error_of, fields_of, json_option, printable, table, tell
+from oncelery.cli.output import Moment, ago, console, error_of, fields_of, json_option, print_json, printable, table
 from oncelery.cli.target import Target, target_options
 from oncelery.errors import StoreUnavailableError
 from oncelery.job import DISCARDED, Query, State
@@ -56,7 +56,7 @@ def dead_letters(
     jobs = target.jobs()
     page = jobs.find(query)
     if as_json:
-        tell({"dead_letters": [fields_of(job, jobs) for job in page.items], "cursor": page.cursor})
+        print_json({"dead_letters": [fields_of(job, jobs) for job in page.items], "cursor": page.cursor})
         return
     rows = [
         (job.id, job.task, job.reason, str(job.attempt), ago(job.changed_at), job.scope, error_of(job.error))
@@ -148,7 +148,7 @@ def _told(revival: Revival, only: tuple[str, ...]) -> dict[str, tuple[str, str]]
 
 def _tell(told: dict[str, tuple[str, str]], *, as_json: bool, dry_run: bool) -> None:
     if as_json:
-        tell({job_id: {"fate": fate, "why": why} for job_id, (fate, why) in told.items()})
+        print_json({job_id: {"fate": fate, "why": why} for job_id, (fate, why) in told.items()})
         return
     for job_id, (fate, why) in told.items():
         would = "would be " if dry_run and fate == Fate.REVIVED else ""

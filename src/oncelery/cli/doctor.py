@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import click
 
-from oncelery.cli.output import coloured, console, json_option, printable, tell
+from oncelery.cli.output import coloured, console, json_option, print_json, printable
 from oncelery.cli.target import Target, target_options
 from oncelery.job import DEFAULT_NAMESPACE
 from oncelery.operations.doctor import CHECKS, STORE_CHECKS, Finding, examine
@@ -29,7 +29,7 @@ def doctor(ctx: click.Context, target: Target, *, strict: bool, ignore: tuple[st
     findings = _examine(target, ignore)
     errors = sum(finding.severity == "error" for finding in findings)
     if as_json:
-        tell({"findings": [asdict(finding) for finding in findings]})
+        print_json({"findings": [asdict(finding) for finding in findings]})
     else:
         _print(findings)
     ctx.exit(bool(errors or (strict and findings)))

@@ -8,7 +8,7 @@ from datetime import datetime
 import click
 import msgspec
 
-from oncelery.cli.output import Moment, ago, console, json_option, table, tell
+from oncelery.cli.output import Moment, ago, console, json_option, print_json, table
 from oncelery.cli.target import Target, target_options
 from oncelery.operations.duplicates import DEFAULT_SPAN, Duplicates
 
@@ -40,7 +40,7 @@ def _print(
     target: Target, columns: Sequence[str], rows: Sequence[Sequence[str]], found: object, *, as_json: bool
 ) -> None:
     if as_json:
-        tell({"duplicates": msgspec.to_builtins(found)})
+        print_json({"duplicates": msgspec.to_builtins(found)})
     elif rows:
         console().print(table(columns, rows))
     else:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from oncelery.cli.output import Cropped, Moment, ago, coloured, console, fields_of, json_option, table, tell
+from oncelery.cli.output import Cropped, Moment, ago, coloured, console, fields_of, json_option, print_json, table
 from oncelery.cli.target import Target, target_options
 from oncelery.job import Job, Page, Query, State
 
@@ -60,7 +60,7 @@ def jobs(
     query = Query(states=asked, task=task, scope=scope, since=since, cursor=cursor, limit=limit)
     if as_json:
         page = known.find(query)
-        tell({"jobs": [fields_of(job, known) for job in page.items], "cursor": page.cursor})
+        print_json({"jobs": [fields_of(job, known) for job in page.items], "cursor": page.cursor})
     elif watch:
         _watch(lambda: _shown(known.find(query), target))
     else:

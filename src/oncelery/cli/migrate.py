@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 
 import click
 
-from oncelery.cli.output import json_option, tell
+from oncelery.cli.output import json_option, print_json
 from oncelery.cli.target import Target, target_options
 from oncelery.errors import ConfigurationError
 from oncelery.job import DEFAULT_NAMESPACE
@@ -64,7 +64,7 @@ def migrate(target: Target, *, effects: str, only_print: bool, as_json: bool) ->
         create(effects)
         made["effects"] = f"the table {TABLE} is there"
     if as_json:
-        tell(made)
+        print_json(made)
     else:
         click.echo("\n".join(made.values()))
 

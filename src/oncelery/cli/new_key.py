@@ -8,7 +8,7 @@ from typing import Any
 import click
 import msgspec
 
-from oncelery.cli.output import json_option, tell
+from oncelery.cli.output import json_option, print_json
 from oncelery.errors import ConfigurationError
 
 #: As `oncelery.http.keys.Role`, which is not loaded for --help; a test compares the two.
@@ -37,6 +37,6 @@ def new_key(*, name: str, roles: tuple[str, ...], scope: str, file: Path | None,
         keys.add_to_file(file, key)
     entry: dict[str, Any] = msgspec.to_builtins(key, order="deterministic")
     if as_json:
-        tell({"key": text, "entry": entry})
+        print_json({"key": text, "entry": entry})
     else:
         click.echo(text if file else f"{text}\n{msgspec.json.encode(entry).decode()}")

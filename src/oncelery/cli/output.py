@@ -74,7 +74,7 @@ def json_option(command: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Answer in JSON.")(command)
 
 
-def tell(value: object) -> None:
+def print_json(value: object) -> None:
     """Print a value as JSON."""
     click.echo(printable(json.dumps(value, indent=2, ensure_ascii=False, default=str)))
 

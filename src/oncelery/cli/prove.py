@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 import click
 
-from oncelery.cli.output import json_option, tell
+from oncelery.cli.output import json_option, print_json
 from oncelery.cli.target import private_server
 
 
@@ -25,5 +25,5 @@ def prove(ctx: click.Context, *, as_json: bool) -> None:
     with private_server() as url, redirect_stdout(sys.stderr if as_json else sys.stdout):
         verdict = run(url)
     if as_json:
-        tell(asdict(verdict))
+        print_json(asdict(verdict))
     ctx.exit(bool(verdict.lost or verdict.twice))

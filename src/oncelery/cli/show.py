@@ -7,7 +7,18 @@ from typing import Any
 
 import click
 
-from oncelery.cli.output import ago, cell, coloured, console, error_of, fields_of, json_option, printable, table, tell
+from oncelery.cli.output import (
+    ago,
+    cell,
+    coloured,
+    console,
+    error_of,
+    fields_of,
+    json_option,
+    print_json,
+    printable,
+    table,
+)
 from oncelery.cli.target import Target, target_options
 from oncelery.job import Job
 
@@ -26,7 +37,7 @@ def show(target: Target, *, job_id: str, as_json: bool) -> None:
     if job is None:
         raise click.ClickException(f"no job {job_id}: it never was, or its history is over")
     if as_json:
-        tell(fields_of(job, jobs))
+        print_json(fields_of(job, jobs))
     else:
         _print(job, fields_of(job, jobs))
 

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import click
 
-from oncelery.cli.output import json_option, tell
+from oncelery.cli.output import json_option, print_json
 from oncelery.cli.target import Target, target_options
 
 
@@ -18,7 +18,7 @@ def sweep(ctx: click.Context, target: Target, *, as_json: bool) -> None:
     """Publish lost jobs again and delete what is past its history; needs -A. Exits with 1 if one could not be sent."""
     swept = target.once().sweep()
     if as_json:
-        tell(asdict(swept))
+        print_json(asdict(swept))
     else:
         click.echo(f"published {swept.published}, failed {swept.failed}, deleted {swept.pruned} past their history")
     ctx.exit(bool(swept.failed))

@@ -35,7 +35,7 @@ class Watch:
         self._changed.clear()
         return True
 
-    def tell(self, job: Job | None) -> None:
+    def hear(self, job: Job | None) -> None:
         """Hear of the job, from the thread that looks."""
         if job != self.job:
             self.job = job
@@ -96,7 +96,7 @@ class Watcher:
                     _logger.warning("cannot look at job %s, will try again: %s", job_id, error)
                     continue
                 for watch in watches:
-                    watch.tell(job)
+                    watch.hear(job)
             pause.wait(LOOK_EVERY)
 
     def _to_look_at(self) -> list[tuple[str, tuple[Watch, ...]]]:

@@ -193,7 +193,7 @@ class _Completed:
         return Effect(result, self._answer)
 
     def tidy(self) -> None:
-        self._ledger.tell()
+        self._ledger.emit_held()
 
 
 class _InInbox:

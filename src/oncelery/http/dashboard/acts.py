@@ -127,7 +127,7 @@ def act(desk: Desk, caller: Caller, asked: Asked, form: Form) -> Shown:
     """Do it, if the job still stands as it was shown; else tell how it stands."""
     verb, job = asked["act"], desk.job(_one(form, "id"), caller)
     if _one(form, "seen") != seen(job):
-        _tell(caller, verb, job, "refused, it has moved")
+        _write_down(caller, verb, job, "refused, it has moved")
         return _moved(verb, job)
     match verb:
         case "cancel":
@@ -143,9 +143,9 @@ def _cancel(desk: Desk, caller: Caller, job: Job, *, terminate: bool) -> Shown:
     try:
         answer = desk.once.jobs.cancel(job.id, reason=reason, terminate=terminate)
     except OperationalError as error:
-        _tell(caller, "cancel", job, "cancelled, but its process could not be told")
+        _write_down(caller, "cancel", job, "cancelled, but its process could not be told")
         raise ProblemError(JOB_FINISHED, "The job is cancelled, but the broker could not tell its process.") from error
-    _tell(caller, "terminate" if terminate else "cancel", job, type(answer).__name__.lower())
+    _write_down(caller, "terminate" if terminate else "cancel", job, type(answer).__name__.lower())
     match answer:
         case Cancelled():
             raise ElsewhereError(job.id, "cancelled")
@@ -166,10 +166,10 @@ def _revive(desk: Desk, caller: Caller, job: Job, form: Form) -> Shown:
     except StoreUnavailableError:
         raise
     except Exception as error:
-        _tell(caller, "revive", job, f"refused, {type(error).__name__}")
+        _write_down(caller, "revive", job, f"refused, {type(error).__name__}")
         raise ProblemError(INVALID_ARGUMENTS, f"It cannot be revived like this: {error}") from error
     how = "revive with other arguments" if corrected else "revive"
-    _tell(caller, how, job, type(answer).__name__.lower())
+    _write_down(caller, how, job, type(answer).__name__.lower())
     match answer:
         case Revived():
             raise ElsewhereError(job.id, "revived")
@@ -185,7 +185,7 @@ def _revive(desk: Desk, caller: Caller, job: Job, form: Form) -> Shown:
 
 def _discard(desk: Desk, caller: Caller, job: Job) -> Shown:
     answer = desk.once.dead_letters.discard(job.id)
-    _tell(caller, "discard", job, type(answer).__name__.lower())
+    _write_down(caller, "discard", job, type(answer).__name__.lower())
     match answer:
         case Discarded():
             raise ElsewhereError(job.id, "discarded")
@@ -233,7 +233,7 @@ def _one_of_many(desk: Desk, caller: Caller, verb: str, job: Job) -> tuple[str, 
         fate, why = str(Fate.FAILED), f"{type(error).__name__}: {error}"
     else:
         fate, why = (DISCARDED, "") if isinstance(answer, Discarded) else fate_of(answer)
-    _tell(caller, verb, job, fate)
+    _write_down(caller, verb, job, fate)
     return fate, why
 
 
@@ -258,7 +258,7 @@ def _moved(verb: str, job: Job) -> Shown:
     return Shown(template="moved.html", values={"act": verb, "job": job}, status=409)
 
 
-def _tell(caller: Caller, verb: str, job: Job, answer: str) -> None:
+def _write_down(caller: Caller, verb: str, job: Job, answer: str) -> None:
     who = caller.name or "(this machine)"
     _audit.info(
         "%s: %s job %s of %s: %s",

@@ -156,19 +156,19 @@ class PostgresStore:
         return a.Recorded(cancel_requested) if answer == "Recorded" else a.Fenced(_state(state))
 
     def cancel(self, job_id: str, *, reason: str, force: bool = False) -> a.CancelAnswer:
-        told: a.CancelAnswer = self._tell("cancel", (job_id, reason, force, False))
+        told: a.CancelAnswer = self._ask("cancel", (job_id, reason, force, False))
         return told
 
     def withdraw(self, job_id: str, *, reason: str) -> a.CancelAnswer | a.Existing:
-        told: a.CancelAnswer | a.Existing = self._tell("cancel", (job_id, reason, False, True))
+        told: a.CancelAnswer | a.Existing = self._ask("cancel", (job_id, reason, False, True))
         return told
 
     def revive(self, job_id: str, *, body: bytes | None = None) -> a.ReviveAnswer:
-        told: a.ReviveAnswer = self._tell("revive", (job_id, body))
+        told: a.ReviveAnswer = self._ask("revive", (job_id, body))
         return told
 
     def discard(self, job_id: str) -> a.DiscardAnswer:
-        told: a.DiscardAnswer = self._tell("discard", (job_id,))
+        told: a.DiscardAnswer = self._ask("discard", (job_id,))
         return told
 
     def received(self, job_id: str, *, limit: int, lease: timedelta | None = None) -> a.ReceivedAnswer:
@@ -224,7 +224,7 @@ class PostgresStore:
     def close(self) -> None:
         self._session.close()
 
-    def _tell(self, verb: str, values: Sequence[object]) -> Any:  # noqa: ANN401 - each verb knows which answers it has
+    def _ask(self, verb: str, values: Sequence[object]) -> Any:  # noqa: ANN401 - each verb knows which answers it has
         [(answer, *job)] = self._call(verb, values, "answer, {job}")
         return _answer(answer, job)
 
