@@ -34,16 +34,21 @@ def test_a_message_delivered_again_takes_no_effect_and_gives_its_result_if_that_
     assert len(hand.told(name)) == 1
 
 
-def test_a_message_delivered_again_lets_its_chain_go_on_where_no_backend_tells_whether_it_has(hand: Hand) -> None:
+@pytest.mark.parametrize("marked", [True, False], ids=["and the broker marks it", "and no broker marks it"])
+def test_a_message_delivered_again_lets_its_chain_go_on_where_no_backend_tells_whether_it_has(
+    hand: Hand, monkeypatch: pytest.MonkeyPatch, *, marked: bool
+) -> None:
     name, after = hand.name(), hand.name()
     hand.tasks.joining.backend = DisabledBackend(hand.app)
+    assert hand.once.marks_redeliveries
+    monkeypatch.setitem(vars(hand.once), "marks_redeliveries", marked)
     with hand.captured() as sent:
         chain(hand.tasks.joining.si(name), hand.tasks.notifying.si(after, 1)).delay()
     assert hand.deliver().task == "joining"
     # As if its worker had died before it told.
     assert hand.drop() == 1
 
-    sent.again()
+    sent.again() if marked else sent.copy()
     hand.deliver_all()
 
     assert (len(hand.told(name)), len(hand.told(after))) == (1, 1)

@@ -47,6 +47,9 @@ _logger = logging.getLogger("oncelery")
 if TYPE_CHECKING:
     from oncelery.operations.doctor import Finding
 
+#: The brokers that mark what they deliver again, as Celery calls them.
+MARKING = frozenset({"amqp", "redis", "memory"})
+
 #: What may be given to `send_task` without a name, in this order.
 _POSITIONAL = tuple(inspect.signature(Celery.send_task).parameters)[2:]
 _ITS_OWN = frozenset({"task_type", "result_cls"})
@@ -140,6 +143,12 @@ class Oncelery:
         """How results are written."""
         serializer: str = self.app.conf.result_serializer
         return serializer
+
+    @made_once
+    def marks_redeliveries(self) -> bool:
+        """Whether the broker marks what it delivers again; SQS, for one, does not."""
+        with self.app.connection_for_read() as connection:
+            return connection.transport.driver_type in MARKING
 
     @made_once
     def answers_its_callers(self) -> bool:

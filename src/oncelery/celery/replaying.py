@@ -27,7 +27,7 @@ def is_told_elsewhere(task: IdempotentTask, job: Job) -> bool:
     request = task.request
     if request.is_eager:
         return False
-    if not (request.delivery_info or {}).get("redelivered"):
+    if task.oncelery.marks_redeliveries and not (request.delivery_info or {}).get("redelivered"):
         # This is a copy of the one that was run. If whoever ran that died before it told, the broker delivers it again.
         return True
     if job.state is not State.COMPLETED or request.chord or not task.keeps_result:
