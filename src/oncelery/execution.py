@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from oncelery.answers import Absent, Buried, Busy, Cancelled, Fenced, Finished, Granted, Later, Settled
+from oncelery.errors import OnceleryError
 from oncelery.failpoints import failpoint
 from oncelery.heartbeat import Heartbeat
 from oncelery.job import Job, Lease, State, Submission
@@ -83,7 +84,7 @@ def execute(
         settlement = decide(outcome, call.policy, granted.lease, jitter=random.random())  # noqa: S311 - no secret
         # Settle before the ack: a crash between the two redelivers, and begin() then answers Finished.
         settled = run.effect.settled if run.effect else None
-        answer = settled or insist(ledger.settle, granted.lease, settlement)
+        answer = settled or _settle(ledger, granted.lease, settlement)
     failpoint("after-settle")
     if isinstance(answer, Fenced):
         return _committed(run) or Superseded()
@@ -94,6 +95,17 @@ def _committed(run: Run) -> Committed | None:
     """Look whether a commit in doubt has taken effect; `settle`, which comes before, waits for the end of one."""
     job = insist(run.ledger.get, run.job_id) if run.in_doubt else None
     return Committed(job) if job and job.state is State.COMPLETED and job.holder == run.lease.holder else None
+
+
+def _settle(ledger: Ledger, lease: Lease, settlement: Settlement) -> Settled | Fenced:
+    try:
+        return insist(ledger.settle, lease, settlement)
+    except OnceleryError:
+        raise
+    except BaseException:
+        # A time limit of gevent's, or the end of this process: the outcome is at hand, and would else be had twice.
+        insist(ledger.settle, lease, settlement)
+        raise
 
 
 def _begin(ledger: Ledger, call: Call) -> Granted | Finished | Buried | Busy | Later | Cancelled:

@@ -8,6 +8,7 @@ import random
 import secrets
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from datetime import timedelta
 from math import isfinite
@@ -17,6 +18,7 @@ from typing import Any, ParamSpec, TypeVar
 from oncelery.answers import Fenced, Granted, RecordAnswer, RenewAnswer, Renewed
 from oncelery.codec import decode, encode
 from oncelery.errors import JobCancelledError, LeaseLostError, StoreUnavailableError
+from oncelery.failpoints import failpoint
 from oncelery.job import Lease, Progress, Submission
 from oncelery.ledger import Ledger
 from oncelery.policy import Policy
@@ -106,6 +108,8 @@ class Run:
         #: What its transaction has committed; and whether one was about to commit, and nobody knows whether it has.
         self.effect: Effect | None = None
         self.in_doubt = False
+        #: What keeps a time limit from striking while something is recorded.
+        self.undisturbed: Callable[[], AbstractContextManager[None]] = nullcontext
         #: How a result is written, and how long the proof of an effect is kept; None where there is no job to prove.
         self.write = write
         self.keep = keep
@@ -151,8 +155,11 @@ class Run:
         value = fn(*args, **kwargs)
         written = encode(value)
         # The step is done: worth waiting for a store that is away, or it would be done again.
-        self._heed(insist(self.ledger.record, self.lease, step=(name, written)))
-        self._steps[name] = written
+        with self.undisturbed():
+            failpoint("before-record")
+            answer = insist(self.ledger.record, self.lease, step=(name, written))
+            self._steps[name] = written
+        self._heed(answer)
         return value
 
     def transaction(self, target: object) -> Transaction:

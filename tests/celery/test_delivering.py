@@ -54,6 +54,24 @@ def test_a_message_delivered_again_lets_its_chain_go_on_where_no_backend_tells_w
     assert (len(hand.told(name)), len(hand.told(after))) == (1, 1)
 
 
+def test_another_call_under_the_same_id_is_no_copy_and_what_follows_it_is_called(hand: Hand) -> None:
+    calls: list[str] = []
+
+    @hand.app.task(name="plain", shared=False)
+    def plain(what: str) -> None:
+        calls.append(what)
+
+    name, other = hand.name(), hand.name()
+    part = hand.tasks.joining.si(other).set(task_id="part-1")
+    for n in range(2):
+        hand.tasks.joining.apply_async((name,), task_id="order-1", link=plain.si(f"linked {n}"))
+        chain(part, plain.si(f"next {n}").set(task_id="part-2")).delay()
+        hand.deliver_all()
+
+    assert sorted(calls) == ["linked 0", "linked 1", "next 0", "next 1"]
+    assert (len(hand.told(name)), len(hand.told(other))) == (1, 1)
+
+
 @pytest.mark.parametrize("kind", ["", "key"], ids=["a good end", "a bad end"])
 def test_a_copy_of_a_message_takes_no_effect_and_leaves_it_to_the_other_to_tell(hand: Hand, kind: str) -> None:
     name = hand.name()

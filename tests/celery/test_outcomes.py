@@ -176,6 +176,29 @@ def test_a_result_that_cannot_be_written_does_not_matter_where_no_backend_would_
     assert hand.job(result).state is State.COMPLETED
 
 
+# Runs that are interrupted while they are recorded
+
+
+class TimeIsUp(BaseException):
+    """As that of gevent, which is no Exception."""
+
+
+def test_an_outcome_at_hand_is_recorded_whatever_interrupts_that(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
+    settle, strikes = hand.store.settle, [TimeIsUp]
+
+    def struck(*args: Any) -> Any:
+        if strikes:
+            raise strikes.pop()
+        return settle(*args)
+
+    monkeypatch.setattr(hand.store, "settle", struck)
+    result = hand.tasks.joining.delay(hand.name(), "done")
+
+    with pytest.raises(TimeIsUp):
+        hand.deliver()
+    assert hand.job(result).state is State.COMPLETED
+
+
 # Runs that are taken over
 
 

@@ -124,3 +124,17 @@ def test_a_job_published_again_answers_whoever_made_the_call(hand: Hand, monkeyp
         queue = connection.SimpleQueue(hand.queue)
         first, second = (queue.get(block=False).properties["reply_to"] for _ in range(2))
     assert first == second == hand.app.thread_oid
+
+
+def test_whoever_joins_a_job_that_answers_another_is_answered_by_a_message_of_its_own(
+    hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(vars(hand.once), "answers_its_callers", 1)
+    name = hand.name()
+    first, second = (hand.tasks.joining.delay(name, 1) for _ in range(2))
+
+    hand.deliver_all()
+
+    assert first.id != second.id
+    assert first.get(timeout=1) == second.get(timeout=1) == 1
+    assert len(hand.told(name)) == 1

@@ -50,3 +50,17 @@ def test_a_limit_that_strikes_before_a_task_has_begun_is_its_error(
         assert scene.returned(struck.id, receipt("order-1"))
         assert scene.journal.verdict(["order-1"]).is_clean
         assert len(scene.journal.entries(what="start")) == 1
+
+
+def test_a_limit_that_strikes_when_a_step_is_done_does_not_have_it_done_again(
+    valkey: ValkeyServer, setting: Setting
+) -> None:
+    with setting(broker_on(valkey)) as scene:
+        scene.start(Failpoint("before-record", "limit", scene.folder), concurrency=1)
+
+        struck = scene.shop.charge_in_step.delay("order-1")
+
+        assert eventually(lambda: struck.state == "FAILURE", SOON)
+        scene.shop.once.dead_letters.revive(struck.id)
+        assert scene.returned(struck.id, receipt("order-1"))
+        assert scene.journal.verdict(["order-1"]).is_clean

@@ -15,7 +15,7 @@ from celery.backends.base import DisabledBackend
 from celery.exceptions import Ignore, Reject, Retry, WorkerShutdown, WorkerTerminate
 from kombu.exceptions import EncodeError
 
-from oncelery.celery.limits import exposed
+from oncelery.celery.limits import exposed, held_back
 from oncelery.celery.message import DIGEST, KEY, NOTIFY, SCOPE, Message, read_written, writable, write
 from oncelery.celery.publishing import delay_until, job_id_of, queue_label
 from oncelery.errors import ConfigurationError, JobCancelledError, StoreUnavailableError, TooLargeError
@@ -103,6 +103,7 @@ class TaskCall:
 
     def run(self, run: Run, body: bytes | None) -> Outcome:
         """Run the task; whatever it raises is part of the outcome."""
+        run.undisturbed = held_back
         headers = self.request.headers
         if headers and "traceparent" in headers:
             with traced(headers):

@@ -24,7 +24,9 @@ NOTIFY = "oncelery_notify"
 #: That this message may be one too many; and how often it was put aside.
 RESENT = "oncelery_resent"
 PARKED = "oncelery_parked"
-HEADERS = frozenset({KEY, DIGEST, SCOPE, NOTIFY, RESENT, PARKED})
+#: That it is another call under the id of a job that was there: whoever made it waits for what follows.
+ASKED = "oncelery_asked"
+HEADERS = frozenset({KEY, DIGEST, SCOPE, NOTIFY, RESENT, PARKED, ASKED})
 
 #: What the result of a task says that was replaced by another one, beside the signature of that.
 REPLACED = "oncelery_replaced_by"

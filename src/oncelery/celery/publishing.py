@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from oncelery.answers import Existing, Reserved
 from oncelery.celery.gate import Gate, NotToBeSent
-from oncelery.celery.message import DIGEST, HEADERS, KEY, NOTIFY, REPLACED, RESENT, SCOPE, Message, read_written
+from oncelery.celery.message import ASKED, DIGEST, HEADERS, KEY, NOTIFY, REPLACED, RESENT, SCOPE, Message, read_written
 from oncelery.errors import DuplicateTaskError
 from oncelery.failpoints import failpoint
 from oncelery.job import NO_TIME, Job, OnDuplicate, State, Submission
@@ -85,7 +85,15 @@ class Publication(Struct, frozen=True, kw_only=True):
 
     def answered_by(self, job: Job) -> bool:
         """Whether the caller can be given that job in place of one of its own."""
+        if job.state.live and self.task.oncelery.answers_its_callers:
+            return False
         return not self.in_canvas and (not self.promised or job.id == self.job_id)
+
+    def asked_again(self, job: Job) -> Publication:
+        """Give the call with a mark, if it is another one under that job's id; not if it follows from a job before."""
+        if job.id != self.job_id or self.options.get("parent_id"):
+            return self
+        return replace(self, options={**self.options, "headers": {**self.options["headers"], ASKED: True}})
 
     def may_find_expired(self, job: Job) -> bool:
         """Whether that job is worth a look, which takes time: it may have expired unseen."""
@@ -182,7 +190,7 @@ def publish_once(publication: Publication) -> AsyncResult[Any]:
         case Existing(job) if not publication.answered_by(job):
             expect(publication, job)
             # Its id is fixed and others wait for it: let the worker answer, with the result of that job.
-            return marked(task.send(publication), job)
+            return marked(task.send(publication.asked_again(job)), job)
         case Existing(job):
             expect(publication, job)
             return existing(publication, job)

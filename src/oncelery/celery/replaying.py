@@ -9,7 +9,7 @@ from celery.exceptions import Ignore
 from celery.states import SUCCESS
 
 from oncelery.celery.call import read_result
-from oncelery.celery.message import REPLACED
+from oncelery.celery.message import ASKED, REPLACED
 from oncelery.celery.publishing import name_links
 from oncelery.errors import JobBuriedError, OutcomeUnknownError
 from oncelery.job import Job, Reason, State
@@ -25,7 +25,7 @@ def is_told_elsewhere(task: IdempotentTask, job: Job) -> bool:
     no harm to do it twice; a plain task would run twice.
     """
     request = task.request
-    if request.is_eager:
+    if request.is_eager or (request.headers or {}).get(ASKED):
         return False
     if task.oncelery.marks_redeliveries and not (request.delivery_info or {}).get("redelivered"):
         # This is a copy of the one that was run. If whoever ran that died before it told, the broker delivers it again.

@@ -282,7 +282,7 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
             return super().__call__(*args, **kwargs)
         ended = None
         try:
-            with held_back(within_another=call.eager):
+            with held_back(message="" if call.eager else request.id):
                 ended = execute(self.oncelery.ledger, self.oncelery.heartbeat, call)
                 return self._answer(call, ended)
         except StoreUnavailableError as error:
