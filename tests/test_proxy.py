@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import gc
 import socket
+import threading
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -276,5 +277,23 @@ def test_connections_that_are_just_being_accepted_are_closed_with_the_proxy(valk
             clients = [socket.create_connection((LOOPBACK, proxy.port)) for _ in range(5)]
         for client in clients:
             client.close()
+    # One that was forgotten would complain now.
+    gc.collect()
+
+
+def test_connections_that_come_while_the_line_is_cut_are_closed_as_well(valkey: ValkeyServer) -> None:
+    def connect() -> None:
+        while not over.is_set():
+            with suppress(OSError), socket.create_connection((LOOPBACK, proxy.port)):
+                pass
+
+    over = threading.Event()
+    with FaultProxy(valkey.port) as proxy:
+        client = threading.Thread(target=connect)
+        client.start()
+        for _ in range(100):
+            proxy.cut()
+        over.set()
+        client.join(SOON)
     # One that was forgotten would complain now.
     gc.collect()

@@ -72,6 +72,25 @@ def test_another_call_under_the_same_id_is_no_copy_and_what_follows_it_is_called
     assert (len(hand.told(name)), len(hand.told(other))) == (1, 1)
 
 
+@pytest.mark.parametrize("fails", [True, False])
+def test_that_a_run_has_started_is_told_of_the_run_and_not_of_a_copy(hand: Hand, *, fails: bool) -> None:
+    states: list[str] = []
+    hand.app.conf.task_track_started = True
+
+    @hand.once.task(name="tracked", shared=False)
+    def tracked() -> None:
+        states.append(result.state)
+        if fails:
+            raise ValueError
+
+    with hand.captured() as sent:
+        result = tracked.delay()
+    sent.copy()
+    hand.deliver_all()
+
+    assert [*states, result.state] == ["STARTED", "FAILURE" if fails else "SUCCESS"]
+
+
 @pytest.mark.parametrize("kind", ["", "key"], ids=["a good end", "a bad end"])
 def test_a_copy_of_a_message_takes_no_effect_and_leaves_it_to_the_other_to_tell(hand: Hand, kind: str) -> None:
     name = hand.name()

@@ -39,6 +39,12 @@ def restored(orphans: Orphans) -> int:
     return orphans.restore() + orphans.restore()
 
 
+def end_untold(world: World, job_id: str) -> None:
+    """End a job of which its worker has told nobody."""
+    world.once.jobs.cancel(job_id)
+    world.app.AsyncResult(job_id).forget()
+
+
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(orphans, "LOOK_EVERY", 0.0)
@@ -63,14 +69,14 @@ def test_a_duplicate_that_was_put_aside_is_put_back_when_its_work_is_done_and_no
     with taken_from_the_queue(world):
         assert restored(orphans) == 0
 
-        world.once.jobs.cancel(job.id)
+        end_untold(world, job.id)
 
         # Its own message, and the duplicate's.
         assert restored(orphans) == 2
 
 
 def test_no_orphan_is_kept_back_by_a_message_whose_eta_has_no_time_zone(world: World) -> None:
-    world.once.jobs.cancel(world.tasks.joining.delay(world.name()).id)
+    end_untold(world, world.tasks.joining.delay(world.name()).id)
     world.tasks.joining.apply_async((world.name(),), eta=datetime(2096, 1, 1))  # noqa: DTZ001 - as some write it
 
     with taken_from_the_queue(world):
@@ -78,7 +84,7 @@ def test_no_orphan_is_kept_back_by_a_message_whose_eta_has_no_time_zone(world: W
 
 
 def test_no_orphan_is_kept_back_by_what_cannot_be_read(world: World) -> None:
-    world.once.jobs.cancel(world.tasks.joining.delay(world.name()).id)
+    end_untold(world, world.tasks.joining.delay(world.name()).id)
 
     with taken_from_the_queue(world), world.app.connection_for_read() as connection:
         channel: Any = connection.default_channel
@@ -89,3 +95,21 @@ def test_no_orphan_is_kept_back_by_what_cannot_be_read(world: World) -> None:
         with channel.conn_or_acquire() as client:
             client.hdel(channel.unacked_key, "broken")
             client.zrem(channel.unacked_index_key, "broken")
+
+
+def test_a_message_whose_jobs_end_is_told_is_no_orphan(world: World) -> None:
+    world.once.jobs.cancel(world.tasks.joining.delay(world.name()).id)
+
+    with taken_from_the_queue(world):
+        assert restored(Orphans(world.once)) == 0
+
+
+def test_an_orphan_is_found_among_however_many_messages(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(orphans, "PAGE", 3)
+    jobs = [world.tasks.joining.delay(world.name()).id for _ in range(20)]
+    end_untold(world, jobs[7])
+    looking = Orphans(world.once)
+
+    with taken_from_the_queue(world):
+        # A round takes seven looks, and one more is to be sure.
+        assert sum(looking.restore() for _ in range(8)) == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from billiard import common as billiard_common
 from celery.backends.base import DisabledBackend
 from celery.exceptions import Ignore, Reject, Retry, WorkerShutdown, WorkerTerminate
+from celery.states import STARTED
 from kombu.exceptions import EncodeError
 
 from oncelery.celery.limits import exposed, held_back
@@ -104,6 +105,11 @@ class TaskCall:
     def run(self, run: Run, body: bytes | None) -> Outcome:
         """Run the task; whatever it raises is part of the outcome."""
         run.undisturbed = held_back
+        if self.task.tells_of_starts and not self.eager and self.task.keeps_result:
+            about = {"pid": os.getpid(), "hostname": self.request.hostname}
+            # A backend that is away is no reason not to run.
+            with suppress(Exception):
+                self.task.backend.store_result(self.request.id, about, STARTED, request=self.request)
         headers = self.request.headers
         if headers and "traceparent" in headers:
             with traced(headers):

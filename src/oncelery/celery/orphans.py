@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from time import monotonic, time
 from typing import TYPE_CHECKING, Any
 
+from celery.states import READY_STATES
 from kombu.serialization import prepare_accept_content
 from kombu.utils.json import loads
 
@@ -42,6 +43,8 @@ class Orphans:
     def __init__(self, once: Oncelery) -> None:
         self._once = once
         self._suspects: set[str] = set()
+        #: Where the next look begins; each worker's first is elsewhere.
+        self._place = random.randrange(10 * PAGE)  # noqa: S311 - spreads the workers
         self._restored: dict[str, float] = {}
 
     def restore(self) -> int:
@@ -52,17 +55,32 @@ class Orphans:
             channel = connection.default_channel
             if not hasattr(channel, "unacked_index_key"):
                 return 0
-            found = {
-                tag
-                for tag, written in _delivered(channel)
-                if tag not in self._restored and self._orphan(written, channel)
-            }
+            found = {tag for tag, written in self._delivered(channel) if self._orphan(written, channel)}
             orphans = found & self._suspects
             for tag in orphans:
                 channel.qos.restore_by_tag(tag)
                 self._restored[tag] = now
         self._suspects = found - orphans
         return len(orphans)
+
+    def _delivered(self, channel: Any) -> list[tuple[str, bytes]]:
+        """Read the suspects, and the next page of what workers were given some time ago and have not acknowledged."""
+        from redis import Redis  # noqa: PLC0415 - an extra, which is there where this transport is
+
+        index, messages = (
+            f"{channel.global_keyprefix}{key}" for key in (channel.unacked_index_key, channel.unacked_key)
+        )
+        with channel.conn_or_acquire() as kombus:
+            # Not by its own client, which gives that prefix to some commands, and in each version to others.
+            client: Any = Redis(connection_pool=kombus.connection_pool)
+            until = time() - LOOK_EVERY
+            there = client.zcount(index, 0, until)
+            first = self._place % there if there > PAGE else 0
+            self._place = first + PAGE if first + PAGE < there else 0
+            page = client.zrangebyscore(index, 0, until, start=first, num=PAGE)
+            tags = sorted(({tag.decode() for tag in page} | self._suspects) - self._restored.keys())
+            found = client.hmget(messages, tags) if tags else []
+        return [(tag, written) for tag, written in zip(tags, found, strict=True) if written]
 
     def _orphan(self, written: bytes, channel: Any) -> bool:
         try:
@@ -89,7 +107,17 @@ class Orphans:
             # more each time.
             job = self._once.ledger.last(self._key(task, message))
             return job is None or not job.state.live
-        return job is not None and not job.state.live
+        # One that waits behind others in a worker's memory, while its job was run by way of a copy, is no orphan.
+        return job is not None and not job.state.live and not self._is_told(task, headers)
+
+    def _is_told(self, task: IdempotentTask, headers: Mapping[str, Any]) -> bool:
+        """Whether Celery has the result: it is stored last, but for the count of a group that is a chord's."""
+        if headers.get("group"):
+            return False
+        try:
+            return task.backend.get_state(headers["id"]) in READY_STATES
+        except Exception:  # noqa: BLE001 - of whatever kind: there is none, or it is away
+            return False
 
     def _key(self, task: IdempotentTask, message: Any) -> str:
         if told := message.headers.get(KEY):
@@ -98,20 +126,3 @@ class Orphans:
         message.accept = prepare_accept_content(self._once.app.conf.accept_content)
         args, kwargs, _ = message.payload
         return task.identity.of(args, kwargs, namespace=self._once.namespace, task_id=message.headers["id"]).key
-
-
-def _delivered(channel: Any) -> Iterator[tuple[str, bytes]]:
-    """Read a page of what workers have been given some time ago and not yet acknowledged."""
-    from redis import Redis  # noqa: PLC0415 - an extra, which is there where this transport is
-
-    index, messages = (f"{channel.global_keyprefix}{key}" for key in (channel.unacked_index_key, channel.unacked_key))
-    with channel.conn_or_acquire() as kombus:
-        # Not by its own client, which gives that prefix to some commands, and in each version to others.
-        client: Any = Redis(connection_pool=kombus.connection_pool)
-        until = time() - LOOK_EVERY
-        there = client.zcount(index, 0, until)
-        first = random.randrange(there) if there > PAGE else 0  # noqa: S311 - spreads the workers
-        tags = client.zrangebyscore(index, 0, until, start=first, num=PAGE)
-        if tags:
-            found = zip(tags, client.hmget(messages, tags), strict=True)
-            yield from ((tag.decode(), written) for tag, written in found if written)

@@ -51,7 +51,17 @@ def replay(task: IdempotentTask, job: Job, own_id: str) -> Any:
             # It goes on under this very id.
             raise Ignore
         return Task.replace(task, task.app.signature(replaced_by))
+    if isinstance(stored := _stored_error(task), Exception) and job.id == own_id:
+        raise stored
     remedy = "verify the effect, then revive or discard it"
     kind = OutcomeUnknownError if job.reason == Reason.OUTCOME_UNKNOWN else JobBuriedError
     cause = f": {job.error.type}: {job.error.message}" if job.error else ""
     raise kind(f"job {job.id} is a dead letter ({job.reason}){cause}; {remedy}", key=job.key, job_id=job.id)
+
+
+def _stored_error(task: IdempotentTask) -> object:
+    """Give what the backend has of a failure: who waits for it has perhaps seen that, and is to see the same."""
+    try:
+        return task.backend.get_task_meta(task.request.id).get("result") if task.keeps_result else None
+    except Exception:  # noqa: BLE001 - of whatever kind: there is none, or it is away
+        return None

@@ -99,6 +99,9 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
                 # Else its message would not outlive its run.
                 raise ConfigurationError(f"task {self.name!r} must have {option}: remove what switches it off")
         _ = self.policy, self.identity
+        if self.track_started:
+            # Celery would tell so before the ledger is asked, also of a message too many, over what is stored already.
+            self.tells_of_starts, self.track_started = True, False
         if callable(verify := self.policy.on_takeover):
             self._check_that_it_is_called_alike(verify)
 
@@ -163,6 +166,9 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
     def called_by_celery(self) -> bool:
         """Whether no code of the app's own surrounds a run."""
         return super().__call__.__func__ is Task.__call__
+
+    #: Whether it is told that a run has started; set in place of Celery's `track_started`.
+    tells_of_starts = False
 
     # Publishing
 

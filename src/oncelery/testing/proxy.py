@@ -160,7 +160,6 @@ class FaultProxy:
         self._listener = None
 
     async def _cut(self) -> None:
-        # A line that has not begun could not tell its ends.
         await _finish_accepting()
         for line in self._lines:
             line.cancel()
@@ -170,6 +169,14 @@ class FaultProxy:
         line = self._loop.create_task(_Line(self, reader, writer).run())
         self._lines.add(line)
         line.add_done_callback(self._lines.discard)
+        # Also of a line that is cut before it has begun.
+        line.add_done_callback(lambda _: _reset(writer))
+
+
+def _reset(end: StreamWriter) -> None:
+    if not end.is_closing():
+        end.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
+        end.transport.abort()
 
 
 async def _finish_accepting() -> None:
@@ -202,9 +209,7 @@ class _Line:
             pass  # what befell one end befalls the other, below
         finally:
             for end in ends:
-                if not end.is_closing():
-                    end.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
-                    end.transport.abort()
+                _reset(end)
 
     async def _forward_requests(self, to: StreamWriter) -> None:
         sent = b""
