@@ -65,14 +65,14 @@ class Orphans:
 
     def _delivered(self, channel: Any) -> list[tuple[str, bytes]]:
         """Read the suspects, and the next page of what workers were given some time ago and have not acknowledged."""
-        from redis import Redis  # noqa: PLC0415 - an extra, which is there where this transport is
+        from kombu.transport import redis as transport  # noqa: PLC0415 - not everybody's
 
         index, messages = (
             f"{channel.global_keyprefix}{key}" for key in (channel.unacked_index_key, channel.unacked_key)
         )
         with channel.conn_or_acquire() as kombus:
             # Not by its own client, which gives that prefix to some commands, and in each version to others.
-            client: Any = Redis(connection_pool=kombus.connection_pool)
+            client: Any = transport.redis.Redis(connection_pool=kombus.connection_pool)
             until = time() - LOOK_EVERY
             there = client.zcount(index, 0, until)
             first = self._place % there if there > PAGE else 0
