@@ -19,6 +19,7 @@ from kombu.utils.json import loads
 
 from oncelery.celery.message import KEY, PARKED
 from oncelery.celery.publishing import instant, job_id_of
+from oncelery.celery.replaying import kept_of
 from oncelery.celery.task import IdempotentTask
 from oncelery.errors import OnceleryError
 
@@ -112,12 +113,7 @@ class Orphans:
 
     def _is_told(self, task: IdempotentTask, headers: Mapping[str, Any]) -> bool:
         """Whether Celery has the result: it is stored last, but for the count of a group that is a chord's."""
-        if headers.get("group"):
-            return False
-        try:
-            return task.backend.get_state(headers["id"]) in READY_STATES
-        except Exception:  # noqa: BLE001 - of whatever kind: there is none, or it is away
-            return False
+        return not headers.get("group") and kept_of(task, headers["id"]).get("status") in READY_STATES
 
     def _key(self, task: IdempotentTask, message: Any) -> str:
         if told := message.headers.get(KEY):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from celery import Task
 from celery.exceptions import Ignore
-from celery.states import SUCCESS
+from celery.states import FAILURE, SUCCESS
 
-from oncelery.celery.call import read_result
+from oncelery.celery.call import failure_of, read_result
 from oncelery.celery.message import ASKED, REPLACED
 from oncelery.celery.publishing import name_links
 from oncelery.errors import JobBuriedError, OutcomeUnknownError
@@ -33,10 +34,7 @@ def is_told_elsewhere(task: IdempotentTask, job: Job) -> bool:
     if job.state is not State.COMPLETED or request.chord or not task.keeps_result:
         # What is done after the result is stored, an errback or a chord's count, may not be done yet.
         return False
-    try:
-        return bool(task.backend.get_state(request.id) == SUCCESS)
-    except Exception:  # noqa: BLE001 - of whatever kind: there is none, or it is away
-        return False
+    return bool(kept_of(task, request.id).get("status") == SUCCESS)
 
 
 def replay(task: IdempotentTask, job: Job, own_id: str) -> Any:
@@ -51,17 +49,24 @@ def replay(task: IdempotentTask, job: Job, own_id: str) -> Any:
             # It goes on under this very id.
             raise Ignore
         return Task.replace(task, task.app.signature(replaced_by))
-    if isinstance(stored := _stored_error(task), Exception) and job.id == own_id:
-        raise stored
+    if job.id == own_id and job.error:
+        kept = kept_of(task, task.request.id)
+        if kept.get("status") == FAILURE and failure_of(kept["result"]).type == job.error.type:
+            # Whoever waits for it may have seen it, and is to see the same.
+            raise kept["result"]
     remedy = "verify the effect, then revive or discard it"
     kind = OutcomeUnknownError if job.reason == Reason.OUTCOME_UNKNOWN else JobBuriedError
     cause = f": {job.error.type}: {job.error.message}" if job.error else ""
     raise kind(f"job {job.id} is a dead letter ({job.reason}){cause}; {remedy}", key=job.key, job_id=job.id)
 
 
-def _stored_error(task: IdempotentTask) -> object:
-    """Give what the backend has of a failure: who waits for it has perhaps seen that, and is to see the same."""
+def kept_of(task: IdempotentTask, task_id: str) -> Mapping[str, Any]:
+    """Give what the result backend keeps of a message's end; nothing if there is none, or if it cannot be asked."""
+    if task.oncelery.answers_its_callers:
+        # They alone may ask, and each but once.
+        return {}
     try:
-        return task.backend.get_task_meta(task.request.id).get("result") if task.keeps_result else None
-    except Exception:  # noqa: BLE001 - of whatever kind: there is none, or it is away
-        return None
+        kept: Mapping[str, Any] = task.backend.get_task_meta(task_id)
+    except Exception:  # noqa: BLE001 - of whatever kind: there is no backend, or it is away
+        return {}
+    return kept
