@@ -89,12 +89,12 @@ def _take_over() -> None:
     """Put ourselves before billiard's handler, which it sets in each child after all that it calls there."""
     from billiard.pool import soft_timeout_sighandler  # noqa: PLC0415 - a publisher needs no pools
 
-    if threading.current_thread() is not threading.main_thread():
-        return
-    _Limit.is_known = True
     if os.name == "posix" and signal.getsignal(signal.SIGUSR1) is soft_timeout_sighandler:
+        if threading.current_thread() is not threading.main_thread():
+            return
         signal.signal(signal.SIGUSR1, _strike)
         _Limit.thread = threading.get_ident()
+    _Limit.is_known = True
 
 
 def _strike(_number: int, frame: FrameType | None) -> None:
