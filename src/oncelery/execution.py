@@ -102,8 +102,7 @@ def _settle(ledger: Ledger, lease: Lease, settlement: Settlement) -> Settled | F
         return insist(ledger.settle, lease, settlement)
     except OnceleryError:
         raise
-    except BaseException:
-        # A time limit of gevent's, or the end of this process: the outcome is at hand, and would else be had twice.
+    except BaseException:  # a time limit of gevent's, or the end of this process: the effect must not be had twice
         insist(ledger.settle, lease, settlement)
         raise
 

@@ -139,11 +139,8 @@ class Identity:
 
     def _payload_digest(self, arguments: dict[str, Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """Return what two calls under one given key are compared by: all that is not to be ignored."""
-        payload = arguments
-        for path in self._ignore:
-            payload = _without(payload, path)
         try:
-            return _digest(self.task_name, payload)
+            return _digest(self.task_name, self._heeded(arguments))
         except FingerprintError:
             if self._key is None:
                 raise
@@ -160,10 +157,14 @@ class Identity:
         if callable(self._key):
             call = self._signature.call(args, kwargs)
             return {"key()": self._key(*call.args, **call.kwargs)}
+        heeded = self._heeded(arguments)
+        if isinstance(self._key, tuple):
+            return {".".join(path): self._at("key", path, heeded) for path in self._key}
+        return heeded
+
+    def _heeded(self, arguments: dict[str, Any]) -> dict[str, Any]:
         for path in self._ignore:
             arguments = _without(arguments, path)
-        if isinstance(self._key, tuple):
-            return {".".join(path): self._at("key", path, arguments) for path in self._key}
         return arguments
 
     def _not_empty(self, counted: dict[str, Any]) -> dict[str, Any]:

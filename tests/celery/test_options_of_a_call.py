@@ -114,8 +114,9 @@ def test_an_eta_without_a_zone_is_utc_as_celery_reads_it(hand: Hand) -> None:
 # Jobs that expire
 
 
-def test_a_lost_job_that_has_expired_is_cancelled_and_not_published_again(hand: Hand) -> None:
-    result = hand.tasks.joining.apply_async((hand.name(),), expires=-1)
+@pytest.mark.parametrize("expires", [-1, 0])
+def test_a_lost_job_that_has_expired_is_cancelled_and_not_published_again(hand: Hand, expires: int) -> None:
+    result = hand.tasks.joining.apply_async((hand.name(),), expires=expires)
     hand.app.control.purge()
 
     hand.clock.advance(hours=2)

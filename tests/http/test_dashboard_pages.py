@@ -24,23 +24,6 @@ from oncelery.operations.redaction import HIDDEN
 #: In seconds; reached only by a test that fails.
 SOON = 30.0
 
-#: What a browser would run or load if any of it came through as it is.
-ATTACKS = (
-    "<script>alert(1)</script>",
-    "</pre><img src=x onerror=alert(1)>",
-    '"><svg onload=alert(1)>',
-    "' onmouseover='alert(1)",
-    "</title></script><script src=//evil.example>",
-    "{{ 7 * 7 }}{% raw %}",
-    "javascript:alert(1)",
-    "data: x\n\nevent: message\ndata: <script>\r\rdata: y",
-    "<!--",
-    "\u2028</textarea><iframe src=//evil.example>",
-)
-
-#: Pages about one job, or what was typed.
-ABOUT = ("/job?job_id=", "/revive?id=", "/discard?id=", "/jobs?q=x", "/jobs?task=", "/dead-letters?error=")
-
 
 @pytest.fixture
 def board(hand: Hand) -> Iterator[Dashboard]:

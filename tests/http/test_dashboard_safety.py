@@ -15,9 +15,6 @@ from oncelery.http import create_app
 from oncelery.http.dashboard.live import message
 from oncelery.http.dashboard.rendering import STATIC
 
-#: In seconds; reached only by a test that fails.
-SOON = 30.0
-
 #: What a browser would run or load if any of it came through as it is.
 ATTACKS = (
     "<script>alert(1)</script>",

@@ -1,6 +1,7 @@
 """Oncelery in a Celery app: the extension, the task class, what the worker's main process does.
 
 extension     `Oncelery(app)`: what all the others find each other by
+made_once     a property that is made once
 recommended   settings of Celery that a fail-over needs
 task          the class of guarded tasks: apply_async and __call__                       PUBLISH
 publishing    from a call to a job: reserved, then sent

@@ -68,7 +68,7 @@ class Message(Struct, frozen=True):
         for name in _NAMED & options.keys():
             if isinstance(value := options[name], Queue | Exchange):
                 options[name] = value.name
-        if expires := options.get("expires"):
+        if (expires := options.get("expires")) is not None:
             # As an instant: a job that is published again must not live longer for it. As text: not all serialisers
             # know instants.
             until = app.now() + timedelta(seconds=float(expires)) if isinstance(expires, Real) else expires

@@ -89,7 +89,7 @@ class Orphans:
             return self._over(channel.message_to_python(message))
         except OnceleryError:
             raise
-        except Exception:
+        except Exception:  # of whatever kind: a message that cannot be judged must not keep back others
             _logger.debug("cannot tell whether a message is an orphan", exc_info=True)
             return False
 
