@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Iterator
 
 import pytest
@@ -105,7 +104,7 @@ def test_a_run_that_slept_until_another_had_charged_is_refused_by_its_fence(
     job_id = stage.shop.pay.delay(order).id
     assert eventually(lambda: stage.result(job_id).state == "SUCCESS", SOON)
     recorded = stage.job(job_id).result
-    os.kill(sleep.caught or 0, signal.SIGCONT)
+    sleep.wake()
 
     assert eventually(lambda: len(bank.of(order, "charge")) == 2, SOON)
     assert [(asked.attempt, asked.answer) for asked in bank.of(order, "charge")] == [(2, "taken"), (1, "superseded")]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
 
 import pytest
@@ -58,10 +56,14 @@ def test_a_child_that_stood_still_changes_nothing_after_another_has_taken_over(
 
     job_id = getattr(stage.shop, task).delay(order).id
     assert eventually(lambda: traps[place].caught is not None, SOON)
-    zombie = traps[place].caught or 0
+    zombie = traps[place].caught
     assert stage.returned(job_id, receipt(order))
     recorded = stage.job(job_id)
-    os.kill(zombie, signal.SIGCONT)
+    # The end of its run, by when it has done what it will do.
+    traps["after-settle"].set()
+    traps[place].wake()
+    assert eventually(lambda: traps["after-settle"].caught == zombie, SOON)
+    traps["after-settle"].wake()
 
     # Its parent may be told as well, when it renews for a child that seems to be starved.
     assert eventually(lambda: zombie in fenced(stage, job_id), SOON)
@@ -82,7 +84,7 @@ def test_a_child_that_stood_still_after_its_commit_repeats_nothing(stage: Scene,
     job_id = stage.shop.charge.delay("committed").id
     assert eventually(lambda: traps["after-settle"].caught is not None, SOON)
     assert stage.job(job_id).state is State.COMPLETED
-    os.kill(traps["after-settle"].caught or 0, signal.SIGCONT)
+    traps["after-settle"].wake()
 
     assert stage.returned(job_id, receipt("committed"))
     assert stage.commits().count(job_id) == 1

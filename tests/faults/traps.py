@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
+import psutil
+
+from faults.scene import SOON
+from oncelery.embedded.process import eventually
 from oncelery.testing.failpoints import Action, Failpoint
 
 #: What a marker says while its trap is not set; no process has this id.
@@ -27,6 +32,13 @@ class Trap:
         """The process that it caught."""
         pid = self._marker.readlink().name if self._marker.is_symlink() else NOT_SET
         return None if pid == NOT_SET else int(pid)
+
+    def wake(self) -> None:
+        """Let the process go on that was stopped; it may not stand still yet, just after it was caught."""
+        assert self.caught is not None
+        stopped = psutil.Process(self.caught)
+        assert eventually(lambda: stopped.status() == psutil.STATUS_STOPPED, SOON)
+        stopped.send_signal(signal.SIGCONT)
 
     def reset(self) -> None:
         """Be ready to be set again."""
