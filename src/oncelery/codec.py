@@ -33,9 +33,9 @@ def _whole(value: object) -> object:
     match value:
         case str():
             return escaped(value)
-        case list():
+        case list() | tuple():
             return [_whole(item) for item in value]
         case dict():
-            return {name: _whole(item) for name, item in value.items()}
+            return {_whole(name): _whole(item) for name, item in value.items()}
         case _:
             return value

@@ -49,7 +49,7 @@ class Limits:
     body: int = 1 << 20
     result: int = 1 << 20
     step: int = 256 << 10
-    #: Ids, task names, scopes, queues and the like.
+    #: Ids, task names, scopes, queues and the like, in characters.
     name: int = 255
 
 
@@ -151,13 +151,17 @@ class Ledger:
     ) -> a.RecordAnswer:
         """Write progress or a finished step, if the run is still ours."""
         if step:
-            self._limit("step name", step[0], self.limits.name)
-            self._limit(f"step {step[0]!r}", step[1], self.limits.step)
+            self.limit_step(*step)
         started = perf_counter()
         answer = self.store.record(lease, progress=progress, step=step)
         if isinstance(answer, a.Fenced):
             self._emit(e.LeaseLost, lease, started, fence=lease.fence)
         return answer
+
+    def limit_step(self, name: str, value: bytes = b"") -> None:
+        """Refuse a step that is over its limits."""
+        self._limit("step name", name, self.limits.name)
+        self._limit(f"step {name!r}", value, self.limits.step)
 
     def settle(self, lease: Lease, settlement: Settlement) -> a.SettleAnswer:
         """End our run; the only way out of it."""
@@ -291,8 +295,9 @@ class Ledger:
 
     def _limit(self, what: str, value: bytes | str, most: int) -> None:
         if len(value) > most:
+            unit = "bytes" if isinstance(value, bytes) else "characters"
             raise TooLargeError(
-                f"{what} has {len(value):,} bytes, the limit is {most:,}: keep it elsewhere and pass a reference"
+                f"{what} has {len(value):,} {unit}, the limit is {most:,}: keep it elsewhere and pass a reference"
             )
 
     def _refuse(self, job: Job, started: float) -> NoReturn:

@@ -17,7 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from oncelery.answers import Fenced, Granted, RecordAnswer, RenewAnswer, Renewed
 from oncelery.codec import decode, encode
-from oncelery.errors import JobCancelledError, LeaseLostError, StoreUnavailableError
+from oncelery.errors import JobCancelledError, LeaseLostError, OutcomeUnknownError, StoreUnavailableError
 from oncelery.failpoints import failpoint
 from oncelery.job import Lease, Progress, Submission
 from oncelery.ledger import Ledger
@@ -148,19 +148,34 @@ class Run:
         """Call `fn` once for this job: a finished step is never run again, also after a crash.
 
         Its value is kept as JSON, and that is what later runs get.
+
+        Raises:
+            OutcomeUnknownError: `fn` has returned a value that cannot be kept. The job becomes a dead letter.
         """
         if name in self._steps:
             return decode(self._steps[name], object)  # type: ignore[return-value] # it was T when it was recorded
+        self.ledger.limit_step(name)
         self.raise_if_cancelled()
         value = fn(*args, **kwargs)
-        written = encode(value)
         # The step is done: worth waiting for a store that is away, or it would be done again.
         with self.undisturbed():
             failpoint("before-record")
+            written = self._written(name, value)
             answer = insist(self.ledger.record, self.lease, step=(name, written))
             self._steps[name] = written
         self._heed(answer)
         return value
+
+    def _written(self, name: str, value: object) -> bytes:
+        """Write the value of a finished step."""
+        try:
+            written = encode(value)
+            self.ledger.limit_step(name, written)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            # No error as any other: a retry would do the step again.
+            what = f"step {name!r} is done, but its value cannot be kept: {error}"
+            raise OutcomeUnknownError(what, key=self.key, job_id=self.job_id) from error
+        return written
 
     def transaction(self, target: object) -> Transaction:
         """Make writes in your database and the end of this job one: `with run.transaction(session) as tx:`.
@@ -184,6 +199,7 @@ class Run:
         """Say how far the run has come; raises if the job is cancelled or taken over."""
         written_at, written_stage = self._progress
         if done != total and stage == written_stage and monotonic() - written_at < PROGRESS_EVERY:
+            self.raise_if_cancelled()
             return
         self._progress = (monotonic(), stage)
         # As it can be read again, whatever it was computed from: else nobody could read the job any more.

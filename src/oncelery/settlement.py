@@ -86,7 +86,7 @@ def decide(outcome: Outcome, policy: Policy, lease: Lease, *, jitter: float) -> 
         case Returned(result):
             return Complete(result=result)
         case Raised(JobCancelledError() as error):
-            # What no store takes would end no job.
+            # Escaped: a store refuses a lone surrogate, and the job would never be settled.
             return Cancel(reason=escaped(str(error)))
         case Raised(OutcomeUnknownError(), failure):
             return Bury(reason=Reason.OUTCOME_UNKNOWN, error=failure)

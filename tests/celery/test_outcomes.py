@@ -11,7 +11,7 @@ from celery.exceptions import SoftTimeLimitExceeded
 from guarded.hand import Hand, Runner
 from kombu.exceptions import OperationalError
 
-from oncelery import StoreUnavailableError, current_run
+from oncelery import StoreUnavailableError, TooLargeError, current_run
 from oncelery.job import Cause, Reason, State
 
 # Results and errors
@@ -143,6 +143,44 @@ def test_a_step_waits_for_a_store_that_is_away(hand: Hand, monkeypatch: pytest.M
 
     assert hand.deliver().value == "done"
     assert len(calls) == 2
+
+
+@pytest.mark.parametrize(
+    "options", [{"retry_on": Exception}, {"autoretry_for": (Exception,)}], ids=["ours", "Celery's"]
+)
+@pytest.mark.parametrize("value", [object(), "x" * (300 << 10)], ids=["of no type", "too large"])
+def test_a_step_is_not_done_again_because_its_value_cannot_be_kept(
+    hand: Hand, value: object, options: dict[str, Any]
+) -> None:
+    done: list[object] = []
+
+    def do() -> object:
+        done.append(value)
+        return value
+
+    @hand.once.task(name="steps-badly", shared=False, **options)
+    def steps_badly() -> None:
+        current_run().step("one", do)
+
+    result = steps_badly.delay()
+
+    assert hand.deliver_all()[-1].state == "FAILURE"
+    assert len(done) == 1
+    assert (hand.job(result).state, hand.job(result).reason) == (State.BURIED, Reason.OUTCOME_UNKNOWN)
+    assert "step 'one' is done" in hand.job(result).error.message  # type: ignore[union-attr]
+
+
+def test_a_step_whose_name_is_too_long_is_not_begun(hand: Hand) -> None:
+    done: list[int] = []
+
+    @hand.once.task(name="steps-at-length", shared=False)
+    def steps_at_length() -> None:
+        current_run().step("one" * 100, done.append, 1)
+
+    steps_at_length.delay()
+
+    assert isinstance(hand.deliver().value, TooLargeError)
+    assert done == []
 
 
 # Results that cannot be written

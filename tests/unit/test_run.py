@@ -7,6 +7,7 @@ import pytest
 
 from oncelery.answers import Granted
 from oncelery.codec import decode, encode
+from oncelery.errors import JobCancelledError
 from oncelery.job import Progress, Submission
 from oncelery.ledger import Ledger
 from oncelery.policy import Policy
@@ -28,11 +29,26 @@ from oncelery.stores.memory import MemoryStore
 )
 def test_whatever_progress_is_said_can_be_read_again(said: tuple[Any, ...], told: Progress) -> None:
     ledger = Ledger(MemoryStore())
-    granted = ledger.begin(Submission(id="job-1", key="a" * 64, task="count", body=b"{}"), Policy())
-    assert isinstance(granted, Granted)
 
-    Run(ledger, granted.lease, recovered=False, steps={}).progress(*said)
+    begun(ledger).progress(*said)
 
     job = ledger.get("job-1")
     assert job
     assert job.progress == told == decode(encode(job.progress), Progress)
+
+
+def test_progress_said_too_soon_to_be_written_stops_a_run_that_is_cancelled() -> None:
+    ledger = Ledger(MemoryStore())
+    run = begun(ledger)
+    run.progress(1, 3)
+    ledger.cancel("job-1", reason="enough")
+    run.renewed(ledger.renew([run.lease])[0])
+
+    with pytest.raises(JobCancelledError):
+        run.progress(2, 3)
+
+
+def begun(ledger: Ledger) -> Run:
+    granted = ledger.begin(Submission(id="job-1", key="a" * 64, task="count", body=b"{}"), Policy())
+    assert isinstance(granted, Granted)
+    return Run(ledger, granted.lease, recovered=False, steps={})

@@ -19,7 +19,13 @@ from kombu.exceptions import EncodeError
 from oncelery.celery.limits import exposed, held_back
 from oncelery.celery.message import DIGEST, KEY, NOTIFY, SCOPE, Message, read_written, writable, write
 from oncelery.celery.publishing import delay_until, job_id_of, queue_label
-from oncelery.errors import ConfigurationError, JobCancelledError, StoreUnavailableError, TooLargeError
+from oncelery.errors import (
+    ConfigurationError,
+    JobCancelledError,
+    OutcomeUnknownError,
+    StoreUnavailableError,
+    TooLargeError,
+)
 from oncelery.job import Failure, Job, Lease, Submission
 from oncelery.policy import Backoff
 from oncelery.run import Run
@@ -131,6 +137,10 @@ class TaskCall:
             self.value = self._verified(run)
             return self._returned()
         except Retry as retry:
+            if isinstance(retry.exc, OutcomeUnknownError):
+                # Celery's autoretry knows no better: it would do again what may have been done.
+                run.postponed = run.afterwards = None
+                return Raised(retry.exc, failure_of(retry.exc))
             self.control = retry
             delay = timedelta(0) if self.eager else delay_until(retry.when)
             body = run.postponed.body if run.postponed else None
