@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from enum import StrEnum
+from math import inf
 from typing import Any, Literal
 
 from oncelery.errors import ConfigurationError
@@ -26,14 +27,16 @@ class Backoff:
     most: timedelta = timedelta(minutes=10)
 
     def __post_init__(self) -> None:
-        if self.first < timedelta(0) or self.most < self.first or self.factor < 1:
+        if self.first < timedelta(0) or self.most < self.first or not 1 <= self.factor < inf:
             raise ConfigurationError(f"backoff must have 0 <= first <= most and factor >= 1, not {self}")
 
     def after(self, failures: int, jitter: float) -> timedelta:
         """How long to wait after so many failures; `jitter` is a draw from [0, 1)."""
-        # 2**64 seconds is past any `most`, and larger exponents overflow a float.
-        ceiling = min(self.most.total_seconds(), self.first.total_seconds() * self.factor ** min(failures - 1, 64))
-        return timedelta(seconds=ceiling * jitter)
+        try:
+            ceiling = min(self.most, self.first * self.factor ** (failures - 1))
+        except OverflowError:
+            ceiling = self.most
+        return ceiling * jitter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +93,10 @@ def _time(name: str, value: timedelta | float) -> timedelta:
         return value
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ConfigurationError(f"{name} must be a timedelta or a number of seconds, not {value!r}")
-    return timedelta(seconds=value)
+    try:
+        return timedelta(seconds=value)
+    except (OverflowError, ValueError) as error:
+        raise ConfigurationError(f"{name} must be a time, not {value!r} seconds") from error
 
 
 def _count(name: str, value: object) -> int:

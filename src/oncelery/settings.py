@@ -18,8 +18,8 @@ PREFIX = "oncelery_"
 NUMBERS = frozenset({"sweep_every", "max_received", "retention", "lease", "history", "max_attempts", "max_crashes"})
 
 #: What it means as yes and no.
-SWITCHES = frozenset({"allow_private"})
-SWITCHED = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+BOOLEANS = frozenset({"allow_private"})
+BOOLEAN_WORDS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,9 +78,10 @@ class Settings:
         for name in ("store", "namespace", "dead_letter_queue"):
             if not isinstance(value := getattr(self, name), str):
                 raise ConfigurationError(f"{name} must be a text, not {value!r}")
-        for name in ("sweep_every", "max_received"):
-            if not isinstance(value := getattr(self, name), int | float) or value < 0:
-                raise ConfigurationError(f"{name} must be a number, and not negative: {value!r}")
+        for name, kind in (("sweep_every", int | float), ("max_received", int)):
+            if not isinstance(value := getattr(self, name), kind) or not value >= 0:
+                what = "whole number" if kind is int else "number"
+                raise ConfigurationError(f"{name} must be a {what}, and not negative: {value!r}")
         quotas: object = self.quotas
         named = isinstance(quotas, Mapping) and all(isinstance(each, Quota) for each in quotas.values())
         if not (callable(quotas) or named):
@@ -98,8 +99,8 @@ def _first(name: str, given: Mapping[str, Any], conf: Callable[[str], Any]) -> o
     if configured is not None:
         return configured
     text = os.environ.get((PREFIX + name).upper())
-    if text is not None and name in SWITCHES:
-        return SWITCHED.get(text.lower(), text)
+    if text is not None and name in BOOLEANS:
+        return BOOLEAN_WORDS.get(text.lower(), text)
     return text if text is None or name not in NUMBERS else _number(text)
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -48,6 +49,14 @@ def test_an_eager_call_has_its_callers_key(eager: Hand) -> None:
     assert task.apply_async(("a", 0), idempotency_key="evt-2").id != first.id
     with pytest.raises(PayloadMismatchError):
         task.apply_async(("b", 0), idempotency_key="evt-1")
+
+
+@pytest.mark.parametrize("when", [{"countdown": 60}, {"eta": datetime.now(UTC) + timedelta(days=1)}])
+def test_an_eager_call_does_not_wait_for_its_time(eager: Hand, when: dict[str, Any]) -> None:
+    name = eager.name()
+
+    assert eager.tasks.joining.apply_async((name, "done"), **when).get() == "done"
+    assert len(eager.told(name)) == 1
 
 
 def test_an_eager_retry_does_not_wait_for_its_time(eager: Hand) -> None:

@@ -116,6 +116,7 @@ def test_the_environment_says_numbers_where_numbers_are_meant_and_text_where_tex
         ({"sweep_every": -1}, "sweep_every"),
         ({"sweep_every": "often"}, "sweep_every"),
         ({"max_received": "many"}, "max_received"),
+        ({"max_received": 2.5}, "max_received must be a whole number"),
         ({"store": 5}, "store"),
     ],
 )

@@ -44,11 +44,26 @@ def test_old_rows_are_deleted_and_young_ones_kept(apart: Shop, monkeypatch: pyte
     assert len(apart.books.entries) == 2 * len(TARGETS)
 
 
+def test_old_rows_of_another_app_are_its_own_to_delete(apart: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = apart.paying("session")
+    task.delay(ORDER)
+    apart.hand.deliver()
+    with apart.books.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE oncelery_effects SET namespace = 'another'")
+    let_rows_expire(apart)
+    monkeypatch.setattr(inbox, "PRUNE_EVERY", 1)
+
+    task.delay("later")
+    apart.hand.deliver()
+
+    assert apart.books.effects == 2
+
+
 def test_a_database_that_cannot_delete_old_rows_keeps_nobody_waiting(
     apart: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inbox, "PRUNE_EVERY", 1)
-    monkeypatch.setattr(inbox, "_OLD", "SELECT 1 FROM nowhere WHERE :task = :task AND 1 < :limit")
+    monkeypatch.setattr(inbox, "_OLD", "SELECT 1 FROM nowhere WHERE :task = :namespace AND 1 < :limit")
 
     with apart.books.target("psycopg") as connection:
 

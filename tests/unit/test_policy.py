@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from math import nan
 from typing import Any
 
 import pytest
@@ -25,6 +26,8 @@ from oncelery.policy import Backoff, Policy
         ({"durability": "eventually"}, "durability"),
         ({"retention": "a day"}, "retention"),
         ({"lease": True}, "lease"),
+        ({"lease": float("inf")}, "lease"),
+        ({"history": float("nan")}, "history"),
         ({"retry_on": "TimeoutError"}, "retry_on"),
         ({"retain": 5}, "no such option: retain"),
     ],
@@ -34,7 +37,9 @@ def test_a_wrong_option_is_refused_by_name(options: dict[str, Any], named: str) 
         Policy.of(**options)
 
 
-@pytest.mark.parametrize("options", [{"first": timedelta(seconds=-1)}, {"most": timedelta(0)}, {"factor": 0.5}])
+@pytest.mark.parametrize(
+    "options", [{"first": timedelta(seconds=-1)}, {"most": timedelta(0)}, {"factor": 0.5}, {"factor": nan}]
+)
 def test_a_backoff_that_cannot_be_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match="backoff"):
         Backoff(**options)

@@ -75,6 +75,13 @@ def test_attempts_that_crashed_do_not_use_up_the_retries() -> None:
     assert isinstance(decide(raised(TimeoutError()), POLICY, third_after_two_crashes, jitter=0.5), Release)
 
 
+@pytest.mark.parametrize("factor", [1.1, 2.0, 1e5])
+def test_backoff_comes_to_its_most_and_stays_there_whatever_its_factor(factor: float) -> None:
+    backoff = Backoff(factor=factor)
+
+    assert [backoff.after(n, 1.0) for n in (100, 1_000, 100_000)] == [backoff.most] * 3
+
+
 def test_backoff_doubles_up_to_its_most_and_is_drawn_from_the_whole_range() -> None:
     backoff = Backoff(first=timedelta(seconds=2), most=timedelta(seconds=10))
 

@@ -16,7 +16,10 @@ at_the_gate: ContextVar[Gate | None] = ContextVar("oncelery_gate", default=None)
 
 
 class NotToBeSent(BaseException):
-    """Ends the publication of a call that is no new job; no Exception, for who watches Celery for failures."""
+    """Ends the publication of a call that is no new job.
+
+    A BaseException, so that tools that report errors of `send_task` do not take it for one.
+    """
 
     def __init__(self, answer: Reserved | Existing) -> None:
         super().__init__(answer)

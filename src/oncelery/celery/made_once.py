@@ -18,9 +18,12 @@ else:
 
         def __init__(self, make: Callable[[Any], Any]) -> None:
             self._make = make
+            self.__doc__ = make.__doc__
             self._lock = threading.RLock()
 
         def __get__(self, instance: Any, owner: type) -> Any:
+            if instance is None:
+                return self
             attributes, name = vars(instance), self._make.__name__
             with self._lock:
                 if name not in attributes:

@@ -125,6 +125,10 @@ class Publication(Struct, frozen=True, kw_only=True):
         headers = {**given, **{name: value for name, value in told.items() if value}}
         call = replace(self, options={**self.options, "headers": headers})
         destination, queue = call.route()
+        delay = delay_of(self.options)
+        if delay and self._app.conf.task_always_eager:
+            # Whoever calls waits for it, and Celery runs it at once.
+            delay = NO_TIME
         return replace(call, destination=destination), Submission(
             id=self.job_id,
             key=found.key,
@@ -134,7 +138,7 @@ class Publication(Struct, frozen=True, kw_only=True):
             body=call.body(),
             queue=queue,
             caller=self.caller or once.caller,
-            delay=delay_of(self.options),
+            delay=delay,
             retention=policy.retention,
             history=max(policy.history, TOLD_WITHIN) if self.notify else policy.history,
             durability=policy.durability,

@@ -51,9 +51,10 @@ _DIALECTS = {
 }
 
 _DDL = """\
-CREATE TABLE IF NOT EXISTS oncelery_effects (
+CREATE TABLE IF NOT EXISTS {table} (
   job_id text NOT NULL,
   key text NOT NULL,
+  namespace text NOT NULL,
   task text NOT NULL,
   fence bigint NOT NULL,
   result {bytes} NOT NULL,
@@ -61,24 +62,27 @@ CREATE TABLE IF NOT EXISTS oncelery_effects (
   expires_at {instant} NOT NULL,
   PRIMARY KEY (job_id, key)
 );
-CREATE INDEX IF NOT EXISTS oncelery_effects_expiring ON oncelery_effects (expires_at);
+CREATE INDEX IF NOT EXISTS {table}_expiring ON {table} (expires_at);
 """
 
 _INSERT = """\
-INSERT INTO oncelery_effects AS effect (job_id, key, task, fence, result, committed_at, expires_at)
-VALUES (:job_id, :key, :task, :fence, :result, {now}, {until})
+INSERT INTO {table} AS effect (job_id, key, namespace, task, fence, result, committed_at, expires_at)
+VALUES (:job_id, :key, :namespace, :task, :fence, :result, {now}, {until})
 ON CONFLICT (job_id, key) DO UPDATE SET
   fence = excluded.fence, result = excluded.result,
   committed_at = excluded.committed_at, expires_at = excluded.expires_at
 WHERE effect.fence = :instead_of"""
 
-_FIND = "SELECT fence, result FROM oncelery_effects WHERE job_id = :job_id AND key = :key"
+_FIND = "SELECT fence, result FROM {table} WHERE job_id = :job_id AND key = :key"
 
-_OLD = "SELECT job_id, key FROM oncelery_effects WHERE expires_at <= {now} AND task = :task LIMIT :limit"
+#: Only those that this ledger can tell of: other apps may have tasks of the same names.
+_OLD = """\
+SELECT job_id, key FROM {table}
+WHERE expires_at <= {now} AND namespace = :namespace AND task = :task LIMIT :limit"""
 
-_KEEP = "UPDATE oncelery_effects SET expires_at = {until} WHERE job_id IN ({listed})"
+_KEEP = "UPDATE {table} SET expires_at = {until} WHERE namespace = :namespace AND job_id IN ({listed})"
 
-_DELETE = "DELETE FROM oncelery_effects WHERE expires_at <= {now} AND job_id IN ({listed})"
+_DELETE = "DELETE FROM {table} WHERE expires_at <= {now} AND namespace = :namespace AND job_id IN ({listed})"
 
 
 def ddl(dialect: str) -> str:
@@ -123,8 +127,9 @@ def create(url: str) -> None:
 class Inbox:
     """The inbox of the database that a caller's transaction is in."""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: Caller, namespace: str) -> None:
         self._caller = caller
+        self._namespace = namespace
         self._words = _words(caller.dialect)
 
     def insert(self, lease: Lease, result: bytes, *, keep: timedelta, instead_of: int = 0) -> bool:
@@ -135,6 +140,7 @@ class Inbox:
         """
         values = {
             **_identity(lease),
+            "namespace": self._namespace,
             "task": lease.task,
             "fence": lease.fence,
             "result": result,
@@ -152,12 +158,13 @@ class Inbox:
         """Delete a task's rows past their time, now and then; not that of a job (by its id and key) that needs it."""
         if random.random() * PRUNE_EVERY >= 1:  # noqa: S311 - no secret
             return
-        old = self._alone(_OLD, {"task": task, "limit": PRUNE_LIMIT}).rows
+        ours = {"namespace": self._namespace}
+        old = self._alone(_OLD, {**ours, "task": task, "limit": PRUNE_LIMIT}).rows
         needed = {job_id for job_id, key in old if is_needed(job_id, key)}
         if needed:
-            self._alone(_KEEP, {"ids": _listed(needed), "keep": KEPT_AT_LEAST.total_seconds()})
+            self._alone(_KEEP, {**ours, "ids": _listed(needed), "keep": KEPT_AT_LEAST.total_seconds()})
         if gone := {job_id for job_id, _ in old} - needed:
-            self._alone(_DELETE, {"ids": _listed(gone)})
+            self._alone(_DELETE, {**ours, "ids": _listed(gone)})
 
     def _alone(self, statement: str, values: dict[str, object]) -> Done:
         """Run a statement in a transaction of its own."""
@@ -188,7 +195,7 @@ def _words(dialect: str) -> dict[str, str]:
             f"run.transaction(...) knows {' and '.join(_DIALECTS)}, not {dialect}: "
             "there, make the effect idempotent by run.idempotency_key(...) or by run.fence"
         )
-    return _DIALECTS[dialect]
+    return {"table": TABLE, **_DIALECTS[dialect]}
 
 
 def _remedy(error: Exception) -> str:

@@ -267,7 +267,7 @@ def _record_of(run: Run, caller: Caller) -> _Record:
         return _Unrecorded()
     if ledger := ledger_within(run.ledger, caller):
         return _Completed(run, ledger)
-    return _InInbox(run, Inbox(caller), run.keep)
+    return _InInbox(run, Inbox(caller, run.ledger.store.namespace), run.keep)
 
 
 def one_of(run: Run, target: object, current: Transaction | None) -> Transaction:

@@ -51,6 +51,8 @@ class Store(Protocol):
 
     #: Whether other processes that open the same URL see the same ledger.
     shared: bool
+    #: Keeps the ledgers apart that are in one place.
+    namespace: str
 
     def reserve(self, submission: Submission, *, on_duplicate: OnDuplicate) -> ReserveAnswer:
         """Accept a job under its key, or answer with the one that is there.

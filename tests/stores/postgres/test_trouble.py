@@ -232,6 +232,7 @@ def test_what_is_safe_is_on_disk_also_where_sessions_do_not_wait_for_it(
         steps: list[Callable[[], object]] = [
             lambda: store.reserve(offer, on_duplicate=OnDuplicate.JOIN),
             lambda: leases.append(running(store, offer)),
+            lambda: store.record(leases[0], step=("one", b"done")),
             lambda: complete(store, leases[0]),
         ]
         leases: list[Lease] = []
@@ -241,7 +242,7 @@ def test_what_is_safe_is_on_disk_also_where_sessions_do_not_wait_for_it(
             step()
             on_disk.append(one(admin, "SELECT pg_current_wal_flush_lsn() >= pg_current_wal_insert_lsn()"))
 
-    assert on_disk == [flushed] * 3
+    assert on_disk == [flushed] * 4
 
 
 def its_session(admin: Connection) -> int:

@@ -40,7 +40,7 @@ def test_safe_is_refused_while_the_disk_does_not_confirm(private_valkey: ValkeyS
         assert isinstance(reserve(store, durability=SAFE), Reserved)
 
 
-@pytest.mark.parametrize("verb", ["reserve", "begin", "settle"])
+@pytest.mark.parametrize("verb", ["reserve", "begin", "record", "settle"])
 def test_safe_on_a_server_that_cannot_tell_is_an_error_that_says_what_to_write(
     verb: str, private_server: AnyServer
 ) -> None:
@@ -86,7 +86,7 @@ def say_safely(store: Store, verb: str, lease: Lease) -> object:
             return store.settle(replace(lease, durability=SAFE), Complete(result=b"done"))
 
 
-@pytest.mark.parametrize("verb", ["reserve", "begin", "settle"])
+@pytest.mark.parametrize("verb", ["reserve", "begin", "record", "settle"])
 def test_safe_waits_for_the_replica_and_then_gives_the_same_answer(
     verb: str, private_server: AnyServer, replica: AnyServer
 ) -> None:
@@ -100,7 +100,7 @@ def test_safe_waits_for_the_replica_and_then_gives_the_same_answer(
 
         answer = say_safely(store, verb, lease)
 
-        assert isinstance(answer, (Reserved, Granted, Settled))
+        assert isinstance(answer, (Reserved, Granted, Recorded, Settled))
         assert answer == say_safely(store, verb, lease)
 
 
@@ -119,7 +119,7 @@ def test_a_safe_answer_waits_also_where_another_connection_wrote(private_server:
         replica.resume()
 
 
-def test_renew_and_record_wait_for_nobody(private_server: AnyServer, replica: AnyServer) -> None:
+def test_renewals_and_progress_wait_for_nobody(private_server: AnyServer, replica: AnyServer) -> None:
     with opened(private_server, f"replicas=1&{IMPATIENT}") as store:
         lease = running(store, work(durability=SAFE))
         replica.pause()

@@ -75,10 +75,6 @@ class Entry:
         settled_at = self.job.settled_at
         return settled_at is None or self.job.state is State.BURIED or settled_at + self.history > now
 
-    def keeps_key(self, now: datetime) -> bool:
-        """Whether a new submission gets this job back."""
-        return self.job.keeps_key(now)
-
     def lapsed(self, now: datetime) -> bool:
         """Whether it is running under a lease that is over."""
         return self.job.lease_until is not None and self.job.lease_until <= now

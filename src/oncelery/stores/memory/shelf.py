@@ -32,7 +32,7 @@ class Shelf:
     def keeper(self, now: datetime, key: str) -> Entry | None:
         """Find the job that a new submission under this key gets back."""
         entry = self.entries.get(self._last.get(key, ""))
-        return entry if entry and entry.keeps_key(now) else None
+        return entry if entry and entry.job.keeps_key(now) else None
 
     def watermark(self, queue: str) -> datetime:
         """Tell when the job was sent that was sent last among those of a queue that have begun."""

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from oncelery import answers as a
 from oncelery.job import (
+    DEFAULT_NAMESPACE,
     NO_TIME,
     Answer,
     Cause,
@@ -55,6 +56,7 @@ class MemoryStore:
     """Keeps the ledger in this process."""
 
     shared = False
+    namespace = DEFAULT_NAMESPACE
 
     def __init__(self, *, clock: Clock | None = None) -> None:
         self._clock = clock or (lambda: datetime.now(UTC))

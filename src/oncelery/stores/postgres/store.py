@@ -70,7 +70,7 @@ class PostgresStore:
     def __init__(self, url: str, *, namespace: str = DEFAULT_NAMESPACE, clock: Clock | None = None) -> None:
         if not _NAMESPACE.fullmatch(namespace):
             raise ConfigurationError(f"namespace must be a-z, 0-9 and _, 63 at most, not {namespace!r}")
-        self._namespace = namespace
+        self.namespace = namespace
         self._clock = clock
         self._statements: dict[str, bytes] = {}
         self._identity: str | None = None
@@ -80,12 +80,12 @@ class PostgresStore:
     def migrate(self) -> None:
         """Make the schema, or bring it to this version; nothing is ever set back."""
         with store_errors(), self._connections.connect() as connection:
-            schema.migrate(connection, self._namespace)
+            schema.migrate(connection, self.namespace)
 
     def missing(self) -> str:
         """Write what `migrate` would do, and do nothing."""
         with store_errors(), self._connections.connect() as connection:
-            return schema.script(self._namespace, schema.installed(connection, self._namespace))
+            return schema.script(self.namespace, schema.installed(connection, self.namespace))
 
     def within(self, connection: psycopg.Connection[Any]) -> PostgresStore:
         """Give this store inside the caller's transaction: what it does is done if and when the caller commits."""
@@ -151,7 +151,9 @@ class PostgresStore:
     def record(
         self, lease: Lease, *, progress: Progress | None = None, step: tuple[str, bytes] | None = None
     ) -> a.RecordAnswer:
-        values = (lease.job_id, lease.holder, lease.fence, rows.json_of(progress), *(step or (None, None)))
+        # Progress is worth no wait.
+        safe = step is not None and lease.durability is Durability.SAFE
+        values = (lease.job_id, lease.holder, lease.fence, safe, rows.json_of(progress), *(step or (None, None)))
         [(answer, cancel_requested, state)] = self._call("record", values)
         return a.Recorded(cancel_requested) if answer == "Recorded" else a.Fenced(_state(state))
 
@@ -219,7 +221,7 @@ class PostgresStore:
 
     def server(self) -> ServerFacts:
         with store_errors(), self._connections.connect() as connection:
-            return server_facts(connection, self._namespace, migrates=self._connections.migrates)
+            return server_facts(connection, self.namespace, migrates=self._connections.migrates)
 
     def close(self) -> None:
         self._session.close()
@@ -232,14 +234,14 @@ class PostgresStore:
         """Call the verb's function with these values and the time."""
         statement = self._statements.get(verb)
         if statement is None:
-            statement = rows.statement(self._namespace, verb, len(values) + 1, columns)
+            statement = rows.statement(self.namespace, verb, len(values) + 1, columns)
             self._statements[verb] = statement
         now = self._clock() if self._clock else None
         with store_errors():
             return self._session.fetch(statement, (*values, now))
 
     def _check(self, connection: BoundedConnection, *, migrate: bool) -> None:
-        (schema.migrate if migrate else schema.verify)(connection, self._namespace)
+        (schema.migrate if migrate else schema.verify)(connection, self.namespace)
 
 
 def _work(submission: Submission) -> tuple[object, ...]:

@@ -134,7 +134,7 @@ class Server:
             return False
         if isinstance(error, BREAKS):
             self._node = None
-        elif _is_moved(error):
+        elif str(error).startswith("MOVED "):
             self._node = _moved_to(error)
         else:
             return False
@@ -260,11 +260,6 @@ def _version(wire: Wire) -> tuple[int, ...]:
         wire.close()
         raise ConfigurationError(f"the store needs Redis 6.2 or newer, or Valkey; this server is Redis {told}")
     return version
-
-
-def _is_moved(error: Exception) -> bool:
-    # Before redis-py 6, only its cluster client knew the error by its name.
-    return isinstance(error, driver.MovedError) or str(error).startswith("MOVED ")
 
 
 def _moved_to(error: Exception) -> tuple[str, int] | None:

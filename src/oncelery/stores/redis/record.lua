@@ -11,8 +11,8 @@ if run[1] == RUNNING and run[2] == fence and run[3] == holder then
   if progress ~= '' then
     call('HSET', name, 'progress', progress)
   end
-  if step and call('HSETNX', name, 'step:' .. step, value) == 1 then
-    call('HSET', name, 'steps', '1')
+  if step then
+    call('HSETNX', name, 'step:' .. step, value)
   end
   if run[5] then
     -- What a plain job lacks: see `unfinished` in reading.lua.

@@ -45,7 +45,8 @@ CONSTANTS = {
     "ENDED_AT_ONCE": ENDED_AT_ONCE,
 }
 
-#: What a server that is full may run all the same: scripts that only read, and those that only delete.
+#: What a server that is full may run all the same: scripts that only read, and those that leave less than they found
+#: (`discard` turns a job and its body into one small entry).
 FLAGS = {
     **dict.fromkeys(("get", "last", "find", "duplicates", "duplicate_counts", "tally"), " flags=no-writes"),
     **dict.fromkeys(("discard", "prune"), " flags=allow-oom"),

@@ -82,6 +82,7 @@ class RedisStore:
     def __init__(self, url: str, *, namespace: str = DEFAULT_NAMESPACE, clock: Clock | None = None) -> None:
         if not namespace or set(namespace) & set("{}"):
             raise ConfigurationError(f"a namespace is not empty and has no braces, unlike {namespace!r}")
+        self.namespace = namespace
         self._server = Server(Address(url), b"{%b}:" % namespace.encode())
         self._clock = clock
 
@@ -137,8 +138,10 @@ class RedisStore:
     def record(
         self, lease: Lease, *, progress: Progress | None = None, step: tuple[str, bytes] | None = None
     ) -> a.RecordAnswer:
-        noted = encode(progress) if progress else b""
-        name, told = self._run("record", *_claim(lease), noted, *(step or ()))
+        inputs = [self._now(), *_claim(lease), encode(progress) if progress else b"", *(step or ())]
+        # Progress is worth no wait.
+        safe = step is not None and lease.durability is Durability.SAFE
+        name, told = self._server.run("record", inputs, safe=safe)
         return a.Fenced(_state(told)) if name == b"fenced" else a.Recorded(bool(told))
 
     def cancel(self, job_id: str, *, reason: str, force: bool = False) -> a.CancelAnswer:

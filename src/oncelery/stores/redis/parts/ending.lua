@@ -35,7 +35,10 @@ local function finish(job, state)
     end
     number = digits(number + 1)
     job.settled_at = tonumber(stamp) ~= now and at or nil
-    add_entry(stream, stamp, number, job)
+    added = add_entry(stream, stamp, number, job)
+    if added.err then
+      error(added.err)
+    end
   end
   local place = n .. ('0'):rep(16 - #stamp) .. stamp .. (number ~= '0' and '-' .. number or '')
   call('HSET', bucket('ids', job.id), job.id, place)
