@@ -328,7 +328,14 @@ class LedgerWithin(Ledger):
         super().__init__(store, limits=outside.limits)
         self._outside = outside
         self._held: list[e.Event] = []
-        self.events.subscribe(self._held.append)
+        self.events.subscribe(self._hold)
+
+    def _hold(self, event: e.Event) -> None:
+        if isinstance(event, e.DuplicateAnswered):
+            # The caller has its answer, whether it commits or not.
+            self._outside.events.emit(event)
+        else:
+            self._held.append(event)
 
     def emit_held(self) -> None:
         """Tell what has happened, now that it has."""

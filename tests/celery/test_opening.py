@@ -86,6 +86,19 @@ def test_whoever_died_of_opening_it_counts_once_their_lease_is_over(hand: Hand, 
     assert hand.app.AsyncResult(delivery.job_id).state == "FAILURE"
 
 
+def test_a_worker_goes_on_although_nobody_can_be_told_of_a_dead_letter(
+    hand: Hand, delivery: Delivery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object, **__: object) -> None:
+        raise ConnectionError
+
+    monkeypatch.setattr(hand.app.backend, "mark_as_failure", away)
+    delivery.headers |= RESENT
+    hand.store.received(delivery.job_id, limit=0)
+
+    assert delivery.arrive() == [hand.tasks.joining.policy.lease, "acknowledged"]
+
+
 def test_what_was_discarded_is_not_opened(hand: Hand, delivery: Delivery) -> None:
     hand.store.received(delivery.job_id, limit=0)
     hand.once.dead_letters.discard(delivery.job_id)

@@ -8,7 +8,8 @@ import pytest
 from guarded.hand import Hand
 from kombu import Exchange, Queue
 
-from oncelery.job import State
+from oncelery.job import State, Submission
+from oncelery.policy import Policy
 
 # Options of a call
 
@@ -159,3 +160,51 @@ def test_a_call_does_not_join_a_job_that_has_expired_unseen(hand: Hand, expires:
 
     assert fresh.id != stale.id
     assert (hand.job(stale).state, hand.job(stale).reason) == (State.CANCELLED, "expired")
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_an_expired_job_is_told_only_where_its_result_is_wanted(hand: Hand, *, wanted: bool) -> None:
+    task = hand.tasks.returns if wanted else hand.tasks.returns_unseen
+    result = task.apply_async((hand.name(), 1), expires=0)
+    hand.clock.advance(hours=2)
+
+    hand.once.sweep()
+
+    assert hand.job(result).reason == "expired"
+    assert hand.app.AsyncResult(result.id).state == ("REVOKED" if wanted else "PENDING")
+
+
+def test_a_call_goes_on_although_nobody_can_be_told_of_the_expired_one(
+    hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object, **__: object) -> None:
+        raise ConnectionError
+
+    monkeypatch.setattr(hand.app.backend, "mark_as_revoked", away)
+    name = hand.name()
+    stale = hand.tasks.joining.apply_async((name,), expires=0)
+
+    fresh = hand.tasks.joining.delay(name)
+
+    assert fresh.id != stale.id
+    assert hand.job(stale).reason == "expired"
+
+
+def test_a_job_that_begins_just_before_it_is_found_expired_is_joined(
+    hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = hand.name()
+    first = hand.tasks.joining.apply_async((name,), expires=0)
+    cancel = hand.once.ledger.cancel
+
+    def cancel_late(job_id: str, **options: Any) -> object:
+        job = hand.job(job_id)
+        hand.once.ledger.begin(Submission(id=job.id, key=job.key, task=job.task), Policy())
+        return cancel(job_id, **options)
+
+    monkeypatch.setattr(hand.once.ledger, "cancel", cancel_late)
+
+    again = hand.tasks.joining.delay(name)
+
+    assert (again.id, again.existing) == (first.id, True)
+    assert hand.app.AsyncResult(first.id).state == "PENDING"

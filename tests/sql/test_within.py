@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -14,9 +15,10 @@ from guarded.hand import Hand
 from sqlalchemy import orm
 
 from oncelery import ConfigurationError, DuplicateTaskError, current_run
-from oncelery.events import Event, JobAccepted
-from oncelery.job import State
+from oncelery.events import DuplicateAnswered, Event, JobAccepted, JobCancelled
+from oncelery.job import Answer, State, Submission
 from oncelery.ledger import Ledger
+from oncelery.policy import Policy
 from oncelery.stores import open_store
 from oncelery.stores.base import PUBLISH_GRACE
 from oncelery.testing.servers import PostgresServer, ValkeyServer
@@ -150,6 +152,8 @@ def test_what_nobody_has_published_the_sweeper_does(shop: Hand, books: Books, ki
 
 def test_a_duplicate_is_answered_with_the_job_that_is_there(shop: Hand, books: Books) -> None:
     first = shop.tasks.joining.delay(ORDER)
+    told: list[Event] = []
+    shop.once.ledger.events.subscribe(told.append)
 
     with orm.Session(books.engine) as session:
         again = shop.tasks.joining.apply_async((ORDER,), within=session)
@@ -159,7 +163,38 @@ def test_a_duplicate_is_answered_with_the_job_that_is_there(shop: Hand, books: B
         session.commit()
 
     assert (again.id, again.existing) == (first.id, True)
+    answers = [event.answer for event in told if isinstance(event, DuplicateAnswered)]
+    assert answers == [Answer.JOINED, Answer.REJECTED]
     assert len(shop.deliver_all()) == 2
+
+
+def test_a_job_that_has_expired_is_replaced_in_the_callers_transaction_and_both_are_told(
+    shop: Hand, books: Books
+) -> None:
+    stale = shop.tasks.joining.apply_async((ORDER,), expires=datetime.now(UTC) - timedelta(seconds=1))
+    told: list[Event] = []
+    shop.once.ledger.events.subscribe(told.append)
+
+    with orm.Session(books.engine) as session:
+        fresh = shop.tasks.joining.apply_async((ORDER,), within=session)
+        assert not [event for event in told if not isinstance(event, DuplicateAnswered)]
+        session.commit()
+
+    assert {(type(event), event.job_id) for event in told} >= {(JobCancelled, stale.id), (JobAccepted, fresh.id)}
+
+
+def test_a_job_that_has_begun_before_its_caller_could_publish_it_is_told_all_the_same(shop: Hand, books: Books) -> None:
+    told: list[Event] = []
+    shop.once.ledger.events.subscribe(told.append)
+
+    with psycopg.connect(books.url) as connection:
+        result = shop.tasks.joining.apply_async((ORDER,), within=connection)
+        connection.commit()
+        job = shop.job(result)
+        shop.once.ledger.begin(Submission(id=job.id, key=job.key, task=job.task), Policy())
+        result.publish()
+
+    assert [event.job_id for event in told if isinstance(event, JobAccepted)] == [result.id]
 
 
 def test_a_task_publishes_what_follows_together_with_its_own_effect(shop: Hand, books: Books) -> None:

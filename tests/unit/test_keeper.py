@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from billiard.process import current_process
+from kombu.exceptions import ContentDisallowed
 
 from oncelery.answers import Granted
 from oncelery.celery import keeper
@@ -135,3 +136,21 @@ def test_a_child_that_was_told_to_end_hands_its_job_back_but_a_later_death_is_a_
     assert job
     assert (job.state, job.past[-1].cause) == (State.QUEUED, cause)
     assert not parent.board.interrupted
+
+
+def test_a_job_that_cannot_be_published_does_not_keep_the_parent_from_the_others(
+    parent: Parent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise ContentDisallowed
+
+    monkeypatch.setattr(keeper, "publish_again", refuse)
+    lease = parent.begin("job-1")
+
+    with parent.board.show(lease):
+        monkeypatch.setattr(keeper, "_is_alive", lambda _pid: False)
+        parent.look(after=0.1)
+
+    job = parent.ledger.get("job-1")
+    assert job
+    assert job.state is State.QUEUED

@@ -6,10 +6,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from amqp.exceptions import MessageNacked
+from amqp.exceptions import ChannelError, MessageNacked
 from guarded.hand import Hand
 from kombu import Queue
 from kombu.exceptions import OperationalError
+from kombu.transport.memory import Channel
 
 from oncelery.celery import sweeper
 from oncelery.errors import StoreUnavailableError
@@ -148,3 +149,27 @@ def test_a_store_that_goes_away_in_the_middle_of_a_sweep_is_not_waited_for_once_
     three_lost.clock.now += PUBLISH_GRACE * 2
 
     assert three_lost.once.sweep().published == 3
+
+
+def test_a_queue_that_is_empty_is_so_at_every_priority(hand: Hand) -> None:
+    hand.tasks.joining.apply_async((hand.name(),), priority=10)
+    hand.drop()
+    hand.clock.now += PUBLISH_GRACE * 2
+
+    assert hand.once.sweep().published == 1
+
+
+@pytest.mark.parametrize(("code", "found"), [("404", True), (404, True), (403, False)])
+def test_only_a_queue_that_is_not_there_is_taken_for_empty(
+    hand: Hand, monkeypatch: pytest.MonkeyPatch, *, code: str | int, found: bool
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise ChannelError("refused", (50, 10), "Channel.queue_declare", code)  # type: ignore[arg-type] # kombu has it as text
+
+    monkeypatch.setattr(Channel, "queue_declare", refuse)
+
+    if found:
+        assert hand.queue in sweeper.empty_queues(hand.once)
+    else:
+        with pytest.raises(ChannelError):
+            sweeper.empty_queues(hand.once)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
@@ -20,7 +19,7 @@ from oncelery.celery.keeper import Keeper
 from oncelery.celery.made_once import made_once
 from oncelery.celery.message import NOTIFY, Message, shown
 from oncelery.celery.mirror import Mirror
-from oncelery.celery.publishing import publish_again, sent_as
+from oncelery.celery.publishing import publish_again, sent_as, tell_cancelled
 from oncelery.celery.reading import Reading
 from oncelery.celery.recommended import recommend
 from oncelery.celery.reconnecting import Reconnecting
@@ -41,8 +40,6 @@ from oncelery.spelling import SURELY, asked_back, nearest, refuse_unknown
 from oncelery.stores import open_store
 from oncelery.telemetry.counting import Counting
 from oncelery.telemetry.logging import log
-
-_logger = logging.getLogger("oncelery")
 
 if TYPE_CHECKING:
     from oncelery.operations.doctor import Finding
@@ -237,16 +234,8 @@ class Oncelery:
             self.ledger,
             read=self.reading,
             terminate=lambda job: self.app.control.revoke(sent_as(self.app, job)[0], terminate=True),
-            tell=self._tell_cancelled,
+            tell=lambda job: tell_cancelled(self.app, job),
         )
-
-    def _tell_cancelled(self, job: Job) -> None:
-        try:
-            task_id, ignore_result = sent_as(self.app, job)
-            if not ignore_result:
-                self.app.backend.mark_as_revoked(task_id, job.reason)
-        except Exception as error:  # noqa: BLE001 - of whatever backend: the job is cancelled all the same
-            _logger.warning("job %s is cancelled, but its result could not be told: %s", job.id, error)
 
     @made_once
     def dead_letters(self) -> DeadLetters:

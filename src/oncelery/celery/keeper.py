@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from celery import bootsteps
 from celery.worker.consumer.tasks import Tasks
-from kombu.exceptions import OperationalError
 
 from oncelery.answers import Fenced
 from oncelery.celery.board import Held
-from oncelery.celery.publishing import publish_again
+from oncelery.celery.publishing import publish_again, publish_or_leave
 from oncelery.errors import OnceleryError
 from oncelery.job import Cause, State
 from oncelery.settlement import Release
@@ -93,11 +92,12 @@ class Keeper(bootsteps.StartStopStep):
         try:
             self._once.ledger.settle(held.lease, Release(cause=cause))
             job = self._once.ledger.get(held.lease.job_id)
-            if job and job.state is State.QUEUED:
-                publish_again(self._once, job, resent=True)
-        except (OnceleryError, OperationalError) as error:
-            # The lease lapses by itself, or the sweeper finds that the message is missing.
+        except OnceleryError as error:
+            # The lease lapses by itself.
             _logger.warning("could not let go of job %s: %s", held.lease.job_id, error)
+            return
+        if job and job.state is State.QUEUED:
+            publish_or_leave(job.id, lambda: publish_again(self._once, job, resent=True))
 
 
 def _is_alive(pid: int) -> bool:

@@ -58,4 +58,7 @@ def fail_buried(backend: Any, task_id: str, job: Job, request: Any = None) -> No
     Without a request, which takes opening the message, neither a chord nor errbacks hear of it.
     """
     error = JobBuriedError(f"job {job.id} is a dead letter ({job.reason})", key=job.key, job_id=job.id)
-    backend.mark_as_failure(task_id, error, request=request)
+    try:
+        backend.mark_as_failure(task_id, error, request=request)
+    except Exception as away:  # noqa: BLE001 - of whatever backend: the job is buried all the same
+        _logger.warning("job %s is a dead letter, but its result could not be told: %s", job.id, away)

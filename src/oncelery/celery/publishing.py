@@ -16,7 +16,7 @@ from kombu.exceptions import KombuError, OperationalError
 from msgspec import Struct
 from msgspec.structs import replace
 
-from oncelery.answers import Existing, Reserved
+from oncelery.answers import Cancelled, Existing, Reserved
 from oncelery.celery.gate import Gate, NotToBeSent
 from oncelery.celery.message import ASKED, DIGEST, HEADERS, KEY, NOTIFY, REPLACED, RESENT, SCOPE, Message, read_written
 from oncelery.errors import DuplicateTaskError
@@ -316,10 +316,21 @@ def cancel_expired(once: Oncelery, job: Job, *, ledger: Ledger | None = None) ->
     expires = message.options.get("expires")
     if expires is None or instant(expires) > datetime.now(UTC):
         return False
-    (ledger or once.ledger).cancel(job.id, reason="expired")
-    if not message.options.get("ignore_result"):
-        once.app.backend.mark_as_revoked(message.options.get("task_id", job.id), "expired")
+    answer = (ledger or once.ledger).cancel(job.id, reason="expired")
+    if not isinstance(answer, Cancelled):
+        return False  # it has begun or ended meanwhile
+    tell_cancelled(once.app, replace(answer.job, body=job.body))
     return True
+
+
+def tell_cancelled(app: Celery, job: Job) -> None:
+    """Tell whoever waits for a job's result that it was cancelled; `job.body` says under which id they wait."""
+    try:
+        task_id, ignore_result = sent_as(app, job)
+        if not ignore_result:
+            app.backend.mark_as_revoked(task_id, job.reason)
+    except Exception as error:  # noqa: BLE001 - of whatever backend: the job is cancelled all the same
+        _logger.warning("job %s is cancelled, but its result could not be told: %s", job.id, error)
 
 
 def sent_as(app: Celery, job: Job) -> tuple[str, bool]:

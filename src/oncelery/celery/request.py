@@ -18,7 +18,7 @@ from oncelery.answers import Buried, Busy, Cancelled, Finished, ReceivedAnswer, 
 from oncelery.celery.call import failure_of
 from oncelery.celery.message import RESENT
 from oncelery.celery.opening import about_to_open, died, fail_buried, open_watched
-from oncelery.celery.publishing import job_id_of, publish_again, publish_or_leave
+from oncelery.celery.publishing import job_id_of, publish_again
 from oncelery.errors import OnceleryError
 from oncelery.job import DISCARDED, Cause, Reason, State
 from oncelery.settlement import Raised, Release, decide
@@ -59,7 +59,7 @@ class GuardedRequest(Request):  # type: ignore[misc] # untyped in the stubs
         if lost and self._bury_or_release():
             return None
         # Billiard reports a hard time limit here first, and then to on_timeout.
-        if isinstance(error, TimeLimitExceeded) and self._goes_on_after(error):
+        if isinstance(error, TimeLimitExceeded) and self._settle_timed_out(error):
             return None
         return super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
 
@@ -67,7 +67,7 @@ class GuardedRequest(Request):  # type: ignore[misc] # untyped in the stubs
         """Count the crash; whether the job is over, and its message with it."""
         lease = self._once.board.take_down(self._job_id)
         if lease is None:
-            return self._ends_buried(died(self._once, self._job_id))
+            return self._tell_if_buried(died(self._once, self._job_id))
         try:
             self._once.ledger.settle(lease, Release(cause=Cause.CRASH))
         except OnceleryError as error:
@@ -75,7 +75,7 @@ class GuardedRequest(Request):  # type: ignore[misc] # untyped in the stubs
             _logger.warning("could not report the crash of job %s: %s", self._job_id, error)
         return False
 
-    def _ends_buried(self, answer: ReceivedAnswer | None) -> bool:
+    def _tell_if_buried(self, answer: ReceivedAnswer | None) -> bool:
         if not isinstance(answer, Buried | Finished) or answer.job.state is not State.BURIED:
             return False
         task_ready(self)
@@ -85,10 +85,10 @@ class GuardedRequest(Request):  # type: ignore[misc] # untyped in the stubs
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
         """Settle the run that the hard time limit ends, before Celery tells of it."""
-        if soft or not self._goes_on_after(TimeLimitExceeded(timeout)):
+        if soft or not self._settle_timed_out(TimeLimitExceeded(timeout)):
             super().on_timeout(soft, timeout)
 
-    def _goes_on_after(self, error: TimeLimitExceeded) -> bool:
+    def _settle_timed_out(self, error: TimeLimitExceeded) -> bool:
         """Settle the run; whether its job gets another attempt, so that Celery must not call it a failure."""
         lease = self._once.board.take_down(self._job_id)
         if lease is None:
@@ -105,12 +105,15 @@ class GuardedRequest(Request):  # type: ignore[misc] # untyped in the stubs
         return self._goes_on
 
     def _retry(self, job_id: str, error: TimeLimitExceeded) -> None:
-        job = self._once.ledger.get(job_id)
         task_ready(self)
-        self.task.backend.mark_as_retry(self.id, error, request=self._context, store_result=self.store_errors)
-        if job:
-            wait = (job.not_before - datetime.now(UTC)) / timedelta(seconds=1) if job.not_before else 0.0
-            publish_or_leave(job.id, lambda: publish_again(self._once, job, countdown=max(wait, 0.0)))
+        try:
+            if self.store_errors:
+                self.task.backend.mark_as_retry(self.id, error, request=self._context)
+            if job := self._once.ledger.get(job_id):
+                wait = (job.not_before - datetime.now(UTC)) / timedelta(seconds=1) if job.not_before else 0.0
+                publish_again(self._once, job, countdown=max(wait, 0.0))
+        except Exception as away:  # noqa: BLE001 - of broker, backend or store: the job is queued, and the sweeper looks after it
+            _logger.warning("could not go on with job %s after its time limit; the sweeper will: %s", job_id, away)
         self.acknowledge()
 
     def _announce_cancelled(self, *args: Any, **options: Any) -> None:
@@ -119,14 +122,14 @@ class GuardedRequest(Request):  # type: ignore[misc] # untyped in the stubs
         super()._announce_cancelled(*args, **options)
 
     def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:
-        if self._is_revoked(reason, terminated=terminated):
+        if self._cancel_unless_copy(reason, terminated=terminated):
             super()._announce_revoked(reason, terminated, signum, expired)
             return
         task_ready(self)
         self.acknowledge()
         self._already_revoked = True
 
-    def _is_revoked(self, reason: str, *, terminated: bool) -> bool:
+    def _cancel_unless_copy(self, reason: str, *, terminated: bool) -> bool:
         """Cancel the job; not so if this is a copy of a message whose job is under way or over."""
         ledger = self._once.ledger
         try:
@@ -145,7 +148,7 @@ def guarded_strategy(task: Any, app: Any, consumer: Any, **options: Any) -> Any:
     receive = strategy.default(task, app, consumer, **options)
 
     def receive_guarded(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any, **more: Any) -> Any:
-        if _has_come_before(message) and _is_over(task, message):
+        if _has_come_before(message) and _is_disposed_of(task, message):
             ack(_logger, consumer.connection_errors)
             return None
         return receive(message, body, ack, reject, callbacks, **more)
@@ -158,7 +161,7 @@ def _has_come_before(message: Any) -> bool:
     return bool(again and message.headers.get("id"))
 
 
-def _is_over(task: Any, message: Any) -> bool:
+def _is_disposed_of(task: Any, message: Any) -> bool:
     """Whether to acknowledge a message that has come before, unread; else it is opened, after the ledger is told.
 
     So if its job was buried as "never started", or discarded, or if somebody is opening another copy.

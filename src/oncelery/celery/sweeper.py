@@ -23,7 +23,7 @@ from oncelery.answers import Buried, Counted
 from oncelery.celery.message import Message
 from oncelery.celery.opening import fail_buried, open_watched
 from oncelery.celery.orphans import LOOK_EVERY, Orphans
-from oncelery.celery.publishing import publish_again
+from oncelery.celery.publishing import publish_again, queue_label, tell_cancelled
 from oncelery.errors import OnceleryError, StoreUnavailableError
 from oncelery.job import LAPSED, Job, State
 
@@ -37,6 +37,13 @@ BATCH = 500
 
 #: How long a sweeper that missed the store waits, in seconds, when it is back: time for owners to renew their leases.
 OWNERS_FIRST = 3.0
+
+
+#: What brokers answer who asks for a queue that they do not have; kombu's own say it as text.
+NOT_FOUND = "404"
+
+#: How many priorities there are at most.
+PRIORITIES = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +87,7 @@ def _publish(once: Oncelery, job: Job) -> bool:
     if not job.state.live:
         # It was to be cancelled, and its worker died before it was. (A call that has lapsed has no result of its own.)
         if job.reason != LAPSED:
-            once.app.backend.mark_as_revoked(job.id, job.reason)
+            tell_cancelled(once.app, job)
         return False
     if job.state is State.QUEUED:
         # Before it is published: who gets it must not find that it is being opened.
@@ -103,12 +110,14 @@ def empty_queues(once: Oncelery) -> list[str]:
         for name in once.app.amqp.queues:
             try:
                 messages = channel.queue_declare(name, passive=True).message_count
-            except ChannelError:
-                # Redis has no queue that is empty; and of one that RabbitMQ does not have, nothing can be under way.
+            except ChannelError as error:
+                if str(error.reply_code) != NOT_FOUND:
+                    raise
+                # In Redis an empty queue does not exist; and what RabbitMQ does not know holds no message.
                 messages = 0
                 channel = connection.channel()
             if messages == 0:
-                labels += [name, *(f"{name}#{priority}" for priority in range(10))]
+                labels += [name, *(queue_label(name, priority) for priority in range(1, PRIORITIES))]
     return labels
 
 

@@ -17,7 +17,6 @@ from kombu.exceptions import OperationalError
 from oncelery.answers import Buried, Busy, Cancelled, Finished, Later
 from oncelery.celery.call import TaskCall
 from oncelery.celery.gate import GATE, Gate
-from oncelery.celery.limits import held_back
 from oncelery.celery.message import PARKED, REPLACED, writable, write
 from oncelery.celery.publishing import (
     Publication,
@@ -31,6 +30,7 @@ from oncelery.celery.publishing import (
     whole,
 )
 from oncelery.celery.replaying import is_told_elsewhere, replay
+from oncelery.celery.time_limits import held_back
 from oncelery.celery.within import publish_within
 from oncelery.errors import (
     ConfigurationError,

@@ -21,19 +21,22 @@ _logger = logging.getLogger("oncelery")
 
 def publish_within(publication: Publication, target: object) -> AsyncResult[Any]:
     """Reserve in the caller's transaction. Once that has committed the job is published, or else swept."""
-    once = publication.task.oncelery
     if publication.in_canvas:
         raise ConfigurationError(
             "within= is for a call that stands alone: start the canvas from a task that is called with within="
         )
-    outbox = Outbox(once.ledger, target)
+    return _publish(publication, Outbox(publication.task.oncelery.ledger, target))
+
+
+def _publish(publication: Publication, outbox: Outbox) -> AsyncResult[Any]:
+    once = publication.task.oncelery
     publication, submission = publication.prepared()
     match outbox.ledger.reserve(submission, on_duplicate=publication.on_duplicate):
         case Reserved(job):
             expect(publication, job, ledger=outbox.ledger)
             return _to_be_published(publication, job, outbox)
         case Existing(job) if publication.may_find_expired(job) and cancel_expired(once, job, ledger=outbox.ledger):
-            return publish_within(publication, target)
+            return _publish(publication, outbox)
         case Existing(job) if job.state.live and publication.on_duplicate is OnDuplicate.REJECT:
             raise DuplicateTaskError(key=job.key, job_id=job.id, state=job.state)
         case Existing(job):
@@ -59,11 +62,11 @@ def _publish_if_there(publication: Publication, job: Job, outbox: Outbox) -> boo
     try:
         # Asked rather than inferred from what the caller did: a savepoint around the call may have been rolled back.
         found = task.oncelery.ledger.get(job.id)
-        if found is None or found.state is not State.QUEUED or found.begun_at:
+        if found is None:
             return False
         outbox.ledger.emit_held()
-        if found.behind:
-            # The end of the job before it publishes it.
+        # One that is behind another is published by the end of that.
+        if found.state is not State.QUEUED or found.begun_at or found.behind:
             return False
         # Over a connection of its own: the one that was given may be closed by now.
         task.send(replace(publication, options={**publication.options, "producer": None}))

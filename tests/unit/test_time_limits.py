@@ -9,8 +9,7 @@ import pytest
 from billiard.pool import soft_timeout_sighandler
 from celery.exceptions import SoftTimeLimitExceeded
 
-from oncelery.celery import limits
-from oncelery.celery.limits import exposed, held_back
+from oncelery.celery.time_limits import exposed, held_back
 
 
 @pytest.fixture(autouse=True)

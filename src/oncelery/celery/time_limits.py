@@ -1,8 +1,8 @@
 """A soft time limit strikes inside a task, and nowhere else.
 
 Billiard raises it wherever the child happens to be. Between the steps of the ledger it would tear a run apart: an
-effect would not be recorded, and so repeated; or a lease would be renewed for ever. And when its job has ended a run
-must be told as it has ended.
+effect would not be recorded, and so repeated; or a lease would be renewed for ever. And once the job is settled, a late
+limit must not turn a success that is recorded into a failure that Celery tells of.
 """
 
 from __future__ import annotations
