@@ -9,6 +9,7 @@ import pytest
 from billiard.pool import soft_timeout_sighandler
 from celery.exceptions import SoftTimeLimitExceeded
 
+from oncelery.celery import time_limits
 from oncelery.celery.time_limits import exposed, held_back
 
 
@@ -16,10 +17,10 @@ from oncelery.celery.time_limits import exposed, held_back
 def child() -> Iterator[None]:
     """Make this process what a prefork child is."""
     before = signal.signal(signal.SIGUSR1, soft_timeout_sighandler)
-    limits._start_anew()  # noqa: SLF001 - as after a fork
+    time_limits._start_anew()  # noqa: SLF001 - as after a fork
     yield
     signal.signal(signal.SIGUSR1, before)
-    limits._start_anew()  # noqa: SLF001
+    time_limits._start_anew()  # noqa: SLF001
 
 
 def strike() -> None:
@@ -43,7 +44,7 @@ def test_a_limit_that_strikes_too_early_strikes_where_the_task_begins() -> None:
 
 def test_a_limit_that_strikes_too_late_is_dropped_until_the_next_message(monkeypatch: pytest.MonkeyPatch) -> None:
     running = SimpleNamespace(request=SimpleNamespace(id="one"))
-    monkeypatch.setattr(limits, "get_current_worker_task", lambda: running)
+    monkeypatch.setattr(time_limits, "get_current_worker_task", lambda: running)
     with held_back(message="one"):
         exposed(int)
         strike()

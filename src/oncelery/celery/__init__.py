@@ -10,7 +10,7 @@ within        reserved in the caller's own transaction
 message       what is kept of a call, and the headers that go with it
 call          one delivery, as `execution` sees it                                       EXECUTE
 replaying     a message whose job has ended: what Celery is told of it
-limits        a soft time limit strikes inside a task, and nowhere else
+time_limits   a soft time limit strikes inside a task, and nowhere else
 request       the same delivery in the worker's main process
 opening       who opens a message that has come before, and may die of it
 board         what each child holds, for its parent to see                               STAY ALIVE
