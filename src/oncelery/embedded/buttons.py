@@ -13,7 +13,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
 from oncelery.embedded import playground
 from oncelery.embedded.service import serve_all
-from oncelery.http.submitting import in_thread
+from oncelery.http.threads import in_thread
 from oncelery.job import Job, State
 
 if TYPE_CHECKING:

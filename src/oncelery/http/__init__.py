@@ -8,7 +8,8 @@ health            metrics, liveness, readiness
 auth, keys        who may do what
 service           what all routes stand on
 submitting        submit(task, …), for routes of yours too
-body, arguments   what a request says; views, what is shown
+threads           where what blocks is asked
+body, arguments   what a request says; views, what is shown; paging, lists of it
 idempotency_key   the header
 problems          errors, as problem+json
 watching          one thread that looks, for any number of clients; streaming sends what it sees

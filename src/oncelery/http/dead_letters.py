@@ -13,9 +13,9 @@ from oncelery.answers import Absent, Discarded, Existing, NotBuried, Revived
 from oncelery.http import problems as p
 from oncelery.http.auth import Caller
 from oncelery.http.body import Instant, read_as
-from oncelery.http.jobs import Cursor, JobId, Limit, Moment, Word, page_of
-from oncelery.http.service import Service, answer_json
-from oncelery.http.submitting import in_thread, show_job
+from oncelery.http.paging import Cursor, Limit, Moment, Word, page_of
+from oncelery.http.service import JobId, Service, answer_json, show_job
+from oncelery.http.threads import in_thread
 from oncelery.http.views import DeadLetterView, JobPage, JobView, RevivalView, dead_letter_of
 from oncelery.job import DISCARDED, Job, State
 

@@ -7,9 +7,9 @@ from fastapi.responses import Response
 
 from oncelery.http import problems as p
 from oncelery.http.auth import Caller
-from oncelery.http.jobs import Cursor, Limit, Moment, Word, paged
+from oncelery.http.paging import Cursor, Limit, Moment, Word, paged
 from oncelery.http.service import Service, answer_json
-from oncelery.http.submitting import in_thread
+from oncelery.http.threads import in_thread
 from oncelery.http.views import DuplicateCountsView, DuplicatePage
 from oncelery.operations.duplicates import DEFAULT_SPAN
 

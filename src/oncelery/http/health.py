@@ -11,7 +11,7 @@ from oncelery.errors import OnceleryError
 from oncelery.http import problems as p
 from oncelery.http.auth import Caller
 from oncelery.http.service import Service, answer_json, trouble_with_broker
-from oncelery.http.submitting import in_thread
+from oncelery.http.threads import in_thread
 from oncelery.http.views import ReadinessView
 from oncelery.telemetry.prometheus import EXPOSITION, exposition
 

@@ -6,9 +6,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Any, assert_never
+from typing import TYPE_CHECKING, Annotated, assert_never
 
-from fastapi import APIRouter, Depends, Header, Path, Query, Request
+from fastapi import APIRouter, Depends, Header, Query, Request
 from fastapi.responses import Response
 from kombu.exceptions import OperationalError
 
@@ -17,23 +17,20 @@ from oncelery.codec import encode
 from oncelery.http import problems as p
 from oncelery.http.arguments import Arguments
 from oncelery.http.auth import Caller, Role
-from oncelery.http.body import Instant, read_body
+from oncelery.http.body import read_body
 from oncelery.http.idempotency_key import described, read_key
-from oncelery.http.service import LONGEST_PAGE, LONGEST_WAIT, Service, answer_json, jobs_url
+from oncelery.http.paging import Cursor, Limit, Moment, Word, page_of
+from oncelery.http.service import LONGEST_WAIT, JobId, Service, jobs_url, show_job
 from oncelery.http.streaming import PING_EVERY, EventStream
-from oncelery.http.submitting import REPLAYED, in_thread, show_job, submit
-from oncelery.http.views import JobPage, JobView, summary_of, version_of, view_of
-from oncelery.job import Job, Page, State
+from oncelery.http.submitting import REPLAYED, submit
+from oncelery.http.threads import in_thread
+from oncelery.http.views import JobPage, JobView, version_of, view_of
+from oncelery.job import Job, State
 
 if TYPE_CHECKING:
     from oncelery.celery.task import IdempotentTask
 
-JobId = Annotated[str, Path(min_length=1, max_length=255, pattern=r"^[^\x00/]+$", description="The job's id")]
-Cursor = Annotated[str, Query(max_length=600, description="Continues a list: the cursor of its last page")]
-Limit = Annotated[int, Query(ge=1, le=LONGEST_PAGE, description="How many to a page")]
-Word = Annotated[str, Query(max_length=255, pattern=r"^[^\x00]*$")]
 Notify = Annotated[str, Query(max_length=2048, description="A URL to call when the job has ended")]
-Moment = Annotated[Instant | None, Query(description="Of the last change; with its time zone")]
 
 _EVENT = {
     "type": "object",
@@ -281,17 +278,3 @@ def _add_cancelling(router: APIRouter, service: Service) -> None:
                 raise p.unknown_job(job_id)
             case _:
                 assert_never(answer)
-
-
-async def page_of(find: Callable[..., Page[Job]], **filters: Any) -> Response:  # noqa: ANN401 - a Query's fields
-    """Answer with one page of jobs."""
-    page = await paged(find, **filters)
-    return answer_json({"items": [summary_of(job) for job in page.items], "cursor": page.cursor})
-
-
-async def paged(find: Callable[..., Page[Any]], **filters: Any) -> Page[Any]:  # noqa: ANN401 - of any kind
-    """Ask for a page; a cursor that nobody gave out is the client's fault."""
-    try:
-        return await in_thread(find, **filters)
-    except ValueError as error:
-        raise p.ProblemError(p.INVALID_REQUEST, str(error)) from error

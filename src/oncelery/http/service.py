@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import quote
 
-from fastapi import Depends, Request
+from fastapi import Depends, Path, Request
 from fastapi.responses import Response
 
 from oncelery.codec import encode
 from oncelery.errors import ConfigurationError
 from oncelery.http.auth import Access, Caller, Role
 from oncelery.http.problems import unknown_job
-from oncelery.http.submitting import in_thread
+from oncelery.http.threads import in_thread
+from oncelery.http.views import version_of, view_of
 from oncelery.http.watching import Watcher
 from oncelery.job import Job
 
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
 #: The longest that `?wait=` waits, in seconds; proxies give up after a minute.
 LONGEST_WAIT: Final = 30
 
-#: The most items on one page.
-LONGEST_PAGE: Final = 200
+JobId = Annotated[str, Path(min_length=1, max_length=255, pattern=r"^[^\x00/]+$", description="The job's id")]
 
 
 class Service:
@@ -87,6 +87,13 @@ def trouble_with_broker(app: Celery[Any], *, seconds: int) -> str:
     except Exception as error:  # noqa: BLE001 - of whichever transport
         return f"{type(error).__name__}: {error}"
     return ""
+
+
+def show_job(once: Oncelery, job: Job, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Answer with a job, and its version as ETag."""
+    written = encode(view_of(job, once.jobs.result(job)))
+    tagged = {"ETag": f'"{version_of(written)}"', **(headers or {})}
+    return Response(written, status, tagged, "application/json")
 
 
 def answer_json(value: object, *, status: int = 200) -> Response:

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from celery.result import EagerResult
 from fastapi import Request
 from fastapi.responses import Response
 from kombu.exceptions import OperationalError
 
-from oncelery.codec import encode
 from oncelery.errors import OnceleryError
 from oncelery.failpoints import failpoint
 from oncelery.http.problems import BROKER_UNAVAILABLE, ProblemError, location_of, problem_of
-from oncelery.http.views import version_of, view_of
+from oncelery.http.service import show_job
+from oncelery.http.threads import in_thread
 from oncelery.job import Job, State
 
 if TYPE_CHECKING:
-    from oncelery.celery.extension import Oncelery
     from oncelery.celery.task import IdempotentTask
 
 try:
@@ -33,25 +29,11 @@ except ImportError:  # pragma: no cover - the extra is not installed
         return {}
 
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
 #: The header of an answer that is not the first one.
 REPLAYED: Final = "Idempotent-Replayed"
 
-#: How many calls of the store and the broker are under way at once; more only fight for the interpreter.
-THREADS: Final = 16
-
 #: How many characters of a call Celery tells.
 SHOWN: Final = 1024
-
-_threads = ThreadPoolExecutor(THREADS, thread_name_prefix="oncelery-http")
-
-
-async def in_thread(ask: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Ask the store or the broker, which block, without blocking the others; the trace under way stays under way."""
-    context = copy_context()
-    return await asyncio.get_running_loop().run_in_executor(_threads, lambda: context.run(ask, *args, **kwargs))
 
 
 async def submit(
@@ -103,13 +85,6 @@ async def submit(
     if replayed:
         headers[REPLAYED] = "true"
     return show_job(task.oncelery, job, status=200 if replayed else 202, headers=headers)
-
-
-def show_job(once: Oncelery, job: Job, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Answer with a job, and its version as ETag."""
-    written = encode(view_of(job, once.jobs.result(job)))
-    tagged = {"ETag": f'"{version_of(written)}"', **(headers or {})}
-    return Response(written, status, tagged, "application/json")
 
 
 def _publish(task: IdempotentTask, jobs_url: str, **call: Any) -> tuple[Job, bool]:  # noqa: ANN401 - apply_async's

@@ -32,7 +32,7 @@ from oncelery.http.dashboard.session import (
 from oncelery.http.keys import KeySource
 from oncelery.http.problems import STORE_UNAVAILABLE, ProblemError, problem_of
 from oncelery.http.streaming import EventStream
-from oncelery.http.submitting import in_thread
+from oncelery.http.threads import in_thread
 from oncelery.job import State
 
 if TYPE_CHECKING:
