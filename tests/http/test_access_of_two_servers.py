@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections import Counter
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx2
+import msgspec
 import pytest
 from guarded.served_with_keys import VARIABLE
 from guarded.serving import WebServer
@@ -28,7 +28,7 @@ NEW, NEW_KEY = new_key("new", scope="acme")
 
 def write(path: Path, *keys: ApiKey) -> None:
     new = path.with_suffix(".new")
-    new.write_text(json.dumps([{"name": key.name, "sha256": key.sha256, "scope": key.scope} for key in keys]))
+    new.write_bytes(msgspec.json.encode(keys))
     new.replace(path)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,19 @@ def test_a_file_that_is_missing_or_wrong_at_the_start_is_refused(hand: Hand, tmp
         create_app(hand.once, keys=str(tmp_path / "missing.json"))
 
 
+@pytest.mark.parametrize(
+    ("more", "named"), [({"roles": ["read"], "Scope": "acme"}, "Scope"), ({"role": ["read"]}, "role"), ({}, "roles")]
+)
+def test_a_misspelt_or_missing_field_does_not_give_a_key_more_than_was_meant(
+    hand: Hand, tmp_path: Path, more: dict[str, object], named: str
+) -> None:
+    path = tmp_path / "keys.json"
+    path.write_text(json.dumps([{"name": "shop", "sha256": "0" * 64, **more}]))
+
+    with pytest.raises(ConfigurationError, match=rf"keys\.json.*field `{named}`"):
+        create_app(hand.once, keys=path)
+
+
 @pytest.mark.usefixtures("_at_once")
 def test_keys_may_come_from_a_callable(hand: Hand) -> None:
     text, key = new_key("ops")
@@ -105,6 +119,20 @@ def test_the_command_makes_keys_and_adds_them_to_the_file(hand: Hand, tmp_path: 
     assert [client.get("/jobs", headers={"X-API-Key": text.strip()}).status_code for text in texts] == [200, 403]
     assert [entry["name"] for entry in json.loads(path.read_text())] == ["ops", "shop"]
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file away")
+def test_the_command_leaves_the_file_to_who_has_it(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    command("ops", "--file", str(path))
+    path.chmod(0o640)
+    os.chown(path, 65_534, 65_533)
+
+    command("shop", "--file", str(path))
+
+    about = path.stat()
+    assert (about.st_uid, about.st_gid, about.st_mode & 0o777) == (65_534, 65_533, 0o640)
+    assert len(json.loads(path.read_text())) == 2
 
 
 def test_the_command_prints_an_entry_for_whoever_keeps_keys_elsewhere(hand: Hand) -> None:

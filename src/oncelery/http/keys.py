@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
@@ -52,7 +54,7 @@ class ApiKey:
     sha256: str
     #: The tenant that it is bound to; empty: all of them.
     scope: str = ""
-    roles: frozenset[Role] = frozenset(Role)
+    roles: frozenset[Role]
 
     def __post_init__(self) -> None:
         if not self.name or not _DIGEST.fullmatch(self.sha256):
@@ -78,6 +80,10 @@ def add_to_file(path: Path, key: ApiKey) -> None:
         fresh.write_bytes(written + b"\n")
         if path.exists():
             copymode(path, fresh)
+            about = path.stat()
+            # Root may, and need not be who serves; others are the owner already, or may not.
+            with suppress(PermissionError):
+                os.chown(fresh, about.st_uid, about.st_gid)
         fresh.replace(path)
     except OSError as error:
         raise ConfigurationError(f"the file of API keys {str(path)!r} cannot be written: {error}") from error
@@ -121,6 +127,16 @@ def _reader(source: KeySource) -> Callable[[], Iterable[ApiKey]]:
     return lambda: keys
 
 
+# A misspelt field must not be passed over: without its scope a key would be one for all tenants.
+class _Entry(msgspec.Struct, forbid_unknown_fields=True):
+    """A key as a file has it."""
+
+    name: str
+    sha256: str
+    roles: frozenset[Role]
+    scope: str = ""
+
+
 class _File:
     """A file that is read when it has changed."""
 
@@ -134,7 +150,8 @@ class _File:
             about = self._path.stat()
             seen = (about.st_mtime_ns, about.st_size, about.st_ino)
             if seen != self._seen:
-                self._keys = msgspec.json.decode(self._path.read_bytes(), type=tuple[ApiKey, ...])
+                entries = msgspec.json.decode(self._path.read_bytes(), type=tuple[_Entry, ...])
+                self._keys = msgspec.convert(entries, tuple[ApiKey, ...], from_attributes=True)
                 self._seen = seen
         except (OSError, msgspec.MsgspecError) as error:
             raise ConfigurationError(f"the file of API keys {str(self._path)!r} cannot be read: {error}") from error
