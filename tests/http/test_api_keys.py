@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from fastapi import FastAPI
+from fastapi.testclient import TestClient
 from guarded.hand import Hand
-from guarded.web import client_of
+from guarded.web import HERE, client_of
+from starlette.types import Receive, Scope, Send
 
 from oncelery import ConfigurationError
 from oncelery.cli import main
@@ -201,7 +203,11 @@ def test_this_machine_s_own_names_are_good(hand: Hand, name: str) -> None:
         {"Origin": "https://evil.example"},
         {"Origin": "null"},
         {"X-Forwarded-For": "10.0.0.7"},
+        {"X-Forwarded-Host": "shop.example"},
+        {"X-Forwarded-Proto": "https"},
+        {"X-Real-IP": "10.0.0.7"},
         {"Forwarded": "for=10.0.0.7"},
+        {"Via": "1.1 cache"},
         {"Host": ""},
     ],
 )
@@ -212,6 +218,15 @@ def test_neither_a_page_from_elsewhere_nor_a_proxy_is_taken_for_this_machine(
 
     assert client.post("/jobs/any/cancel", headers=headers).status_code == 403
     assert client.post("/jobs/any/cancel", headers={"Origin": "http://localhost"}).status_code == 404
+
+
+def test_a_proxy_that_adds_no_header_is_known_by_its_old_version_of_http(hand: Hand) -> None:
+    app = create_app(hand.once)
+
+    async def by_proxy(scope: Scope, receive: Receive, send: Send) -> None:
+        await app({**scope, "http_version": "1.0"}, receive, send)
+
+    assert TestClient(by_proxy, base_url="http://127.0.0.1:8000", client=HERE).get("/jobs").status_code == 403
 
 
 def test_a_router_without_keys_answers_this_machine_only_wherever_it_is_mounted(hand: Hand) -> None:

@@ -26,7 +26,7 @@ _logger = logging.getLogger("oncelery")
 HEADER: Final = "X-API-Key"
 
 #: What a proxy adds that speaks for somebody else.
-_FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-real-ip")
+_FORWARDED: Final = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip")
 
 _header: Final = APIKeyHeader(name=HEADER, auto_error=False)
 
@@ -108,7 +108,8 @@ def require_local(request: HTTPConnection) -> None:
     # None: over a Unix socket, which has its own permissions.
     if request.client is not None and not _is_loopback(request.client.host):
         raise _elsewhere()
-    if any(name in request.headers for name in _FORWARDED):
+    # HTTP/1.0 is what nginx speaks to those behind it unless it is told otherwise, and adds no header either.
+    if request.scope.get("http_version") == "1.0" or any(name in request.headers for name in _FORWARDED):
         raise _elsewhere(", and this comes through a proxy")
     origin = request.headers.get("origin")
     for host in (request.headers.get("host", ""), *([urlsplit(origin).netloc] if origin else ())):
