@@ -192,11 +192,21 @@ def test_a_key_sent_twice_is_none(service: Service) -> None:
 
 
 def test_the_schema_says_that_a_key_is_needed(service: Service) -> None:
-    schema = service.client.get("/openapi.json").json()
+    schema = service.ask(("GET", "/openapi.json"), TEXTS[READ, ""]).json()
 
     assert schema["components"]["securitySchemes"]["APIKeyHeader"]["name"] == "X-API-Key"
     assert schema["paths"]["/jobs"]["get"]["security"] == [{"APIKeyHeader": []}]
     assert "401" in schema["paths"]["/jobs"]["get"]["responses"]
+
+
+def test_the_schema_names_the_tasks_to_those_alone_who_may_read(service: Service) -> None:
+    def status(path: str, key: str | None) -> int:
+        return service.ask(("GET", path), key).status_code
+
+    assert "/jobs/raises" in service.ask(("GET", "/openapi.json"), TEXTS[READ, "acme"]).json()["paths"]
+    assert status("/openapi.json", TEXTS[SUBMIT, ""]) == 403
+    assert status("/openapi.json", None) == status("/openapi.json", "once_guess") == 401
+    assert {status(page, TEXTS[READ, ""]) for page in ("/docs", "/redoc", "/docs/oauth2-redirect")} == {404}
 
 
 # What is taken, and what is shown

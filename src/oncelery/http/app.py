@@ -5,24 +5,28 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from http import HTTPStatus
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import Response
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
-from oncelery.http.auth import LocalOnly
+from oncelery.http.auth import Access, LocalOnly
 from oncelery.http.body import LARGEST
 from oncelery.http.dashboard import mount_dashboard
-from oncelery.http.keys import KeySource
+from oncelery.http.keys import KeySource, Role
 from oncelery.http.problems import answer
 from oncelery.http.router import create_router
+from oncelery.http.service import answer_json
 
 if TYPE_CHECKING:
     from oncelery.celery.extension import Oncelery
     from oncelery.celery.task import IdempotentTask
+
+#: Where the schema is.
+SCHEMA: Final = "/openapi.json"
 
 
 def create_app(
@@ -34,15 +38,30 @@ def create_app(
     largest_body: int = LARGEST,
 ) -> FastAPI:
     """Make the whole service, for `uvicorn`; the options are those of `create_router`."""
-    app = FastAPI(title="Oncelery", version=version("oncelery"), summary="Jobs that take effect once")
+    app = FastAPI(
+        title="Oncelery",
+        version=version("oncelery"),
+        summary="Jobs that take effect once",
+        openapi_url=SCHEMA if keys is None else None,
+    )
     router = create_router(once, tasks=tasks, keys=keys, require_key=require_key, largest_body=largest_body)
     app.include_router(router)
     if keys is None:
         # Also for what is no route of ours: the schema and its pages.
         app.add_middleware(LocalOnly)
+    else:
+        _guard_schema(app, Access(keys))
     app.add_exception_handler(HTTPException, _answer_other(router))
     mount_dashboard(app, once, keys=keys)
     return app
+
+
+def _guard_schema(app: FastAPI, access: Access) -> None:
+    """Give the schema, which names every task, to those who may read; not its pages, which can send no key."""
+
+    @app.get(SCHEMA, include_in_schema=False, dependencies=[Depends(access(Role.READ))])
+    async def schema(request: Request) -> Response:
+        return answer_json({**app.openapi(), "servers": [{"url": request.scope.get("root_path") or "/"}]})
 
 
 def _answer_other(router: APIRouter) -> Callable[[Request, Exception], Awaitable[Response]]:
