@@ -101,6 +101,16 @@ def test_a_long_poll_that_names_what_it_has_seen_is_answered_by_the_next_change(
     assert (changed.status_code, changed.json()["state"]) == (200, "running")
 
 
+@pytest.mark.parametrize("seen", ["W/{tag}", '"older", {tag}', 'W/"older",W/{tag}', "*"])
+def test_what_was_seen_may_be_named_weakly_or_in_a_list(client: TestClient, job: Job, seen: str) -> None:
+    tag = client.get(f"/jobs/{job.id}").headers["etag"]
+
+    same = client.get(f"/jobs/{job.id}", headers={"If-None-Match": seen.format(tag=tag)})
+
+    assert (same.status_code, same.headers["etag"]) == (304, tag)
+    assert client.get(f"/jobs/{job.id}", headers={"If-None-Match": f'W/"older", "{tag[2:]}'}).status_code == 200
+
+
 def test_a_long_poll_in_vain_shows_the_job_as_it_is(client: TestClient, job: Job) -> None:
     answer = client.get(f"/jobs/{job.id}?wait=1")
 

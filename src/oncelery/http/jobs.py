@@ -153,7 +153,7 @@ def _add_looking(router: APIRouter, service: Service) -> None:
         wait: Annotated[
             int, Query(ge=0, le=LONGEST_WAIT, description="Seconds to wait for its end, or a change from If-None-Match")
         ] = 0,
-        if_none_match: Annotated[str | None, Header(description="The ETag that was seen last")] = None,
+        if_none_match: Annotated[str, Header(description="The ETag that was seen last")] = "",
         caller: Caller = reads,
     ) -> Response:
         job = await service.job(job_id, caller)
@@ -164,8 +164,8 @@ def _add_looking(router: APIRouter, service: Service) -> None:
                 while _is_nothing_new(job, shown, if_none_match) and await watch.changed(until - monotonic()):
                     job = service.seen_by(caller, watch.job, job_id)
                     shown = show_job(once, job)
-        if shown.headers["ETag"] == if_none_match:
-            return Response(status_code=304, headers={"ETag": if_none_match})
+        if _is_seen(shown, if_none_match):
+            return Response(status_code=304, headers={"ETag": shown.headers["ETag"]})
         return shown
 
 
@@ -199,8 +199,14 @@ def _add_watching(router: APIRouter, service: Service) -> None:
         return EventStream(_while_admitted(partial(admit, request), job.scope, _events(service, job, last_event_id)))
 
 
-def _is_nothing_new(job: Job, shown: Response, seen: str | None) -> bool:
-    return shown.headers["ETag"] == seen if seen else job.state.live
+def _is_nothing_new(job: Job, shown: Response, seen: str) -> bool:
+    return _is_seen(shown, seen) if seen else job.state.live
+
+
+def _is_seen(shown: Response, seen: str) -> bool:
+    """Whether If-None-Match names what is shown: alone or in a list, also as `W/"…"`, which a proxy makes of it."""
+    # The tag has its quotation marks, and so is never found within another.
+    return seen.strip() == "*" or shown.headers["ETag"] in seen
 
 
 async def _while_admitted(
