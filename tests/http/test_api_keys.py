@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from guarded.hand import Hand
 from guarded.web import HERE, client_of
+from httpx2 import ASGITransport, AsyncClient
 from starlette.types import Receive, Scope, Send
 
 from oncelery import ConfigurationError
@@ -20,6 +23,9 @@ from oncelery.cli.new_key import ROLES
 from oncelery.http import ApiKey, Role, create_app, create_router, new_key
 from oncelery.http import keys as keys_module
 from oncelery.http.auth import tell_local
+
+#: Longer than anything here takes on a busy machine; reached only by a test that fails.
+SOON = 20.0
 
 # Keys
 
@@ -97,6 +103,31 @@ def test_keys_may_come_from_a_callable(hand: Hand) -> None:
     assert client.get("/jobs", headers={"X-API-Key": text}).status_code == 401
     known.append(key)
     assert client.get("/jobs", headers={"X-API-Key": text}).status_code == 200
+
+
+@pytest.mark.usefixtures("_at_once")
+def test_while_keys_are_read_others_are_answered_and_no_key_is_good_that_was_taken_away(hand: Hand) -> None:
+    text, key = new_key("ops")
+    known, asked, told = [key], threading.Event(), threading.Event()
+
+    def load_keys() -> list[ApiKey]:
+        if not known:
+            asked.set()
+            assert told.wait(SOON)
+        return known
+
+    app = create_app(hand.once, keys=load_keys)
+
+    async def scene() -> list[int]:
+        async with AsyncClient(transport=ASGITransport(app), base_url="http://localhost") as client:
+            known.clear()
+            callers = [asyncio.create_task(client.get("/jobs", headers={"X-API-Key": text})) for _ in range(2)]
+            assert await asyncio.to_thread(asked.wait, SOON)
+            alive = await client.get("/healthz")
+            told.set()
+            return [alive.status_code, *(answer.status_code for answer in await asyncio.gather(*callers))]
+
+    assert asyncio.run(scene()) == [200, 401, 401]
 
 
 def test_an_empty_list_of_keys_lets_nobody_in(hand: Hand) -> None:

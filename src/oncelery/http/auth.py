@@ -71,7 +71,7 @@ class Access:
             return _local
 
         async def admit(request: Request, _described: str | None = Depends(_header)) -> Caller:
-            caller = _known(keys, request)
+            caller = await _known(keys, request)
             if role not in caller.roles:
                 raise ProblemError(FORBIDDEN, f"the key {caller.name!r} has not the role {role!r}")
             return caller
@@ -136,9 +136,9 @@ async def _local(request: Request) -> Caller:
     return ANYONE
 
 
-def _known(keys: Keys, request: Request) -> Caller:
+async def _known(keys: Keys, request: Request) -> Caller:
     given = request.headers.getlist(HEADER)
-    key = keys.find(given[0]) if len(given) == 1 else None
+    key = await keys.find(given[0]) if len(given) == 1 else None
     if key is None:
         detail = f"send a key that is known, once, as {HEADER}"
         raise ProblemError(UNAUTHENTICATED, detail, headers=_CHALLENGE)

@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import secrets
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from time import monotonic
 import msgspec
 
 from oncelery.errors import ConfigurationError
+from oncelery.http.threads import in_thread
 
 _logger = logging.getLogger("oncelery")
 
@@ -101,21 +103,28 @@ class Keys:
         self._read = _reader(source)
         self._known: Mapping[str, ApiKey] = _by_digest(self._read())
         self._read_at = monotonic()
+        self._reading = threading.Lock()
 
-    def find(self, text: str) -> ApiKey | None:
+    async def find(self, text: str) -> ApiKey | None:
         """Find the key that this is the text of."""
-        if monotonic() - self._read_at > FRESH:
-            self._refresh()
+        if self._is_old():
+            await in_thread(self._refresh)
         # By its hash, so that how long it takes tells nothing of the keys that are there.
         return self._known.get(digest_of(text))
 
+    def _is_old(self) -> bool:
+        return monotonic() - self._read_at > FRESH
+
     def _refresh(self) -> None:
-        self._read_at = monotonic()
-        try:
-            self._known = _by_digest(self._read())
-        except Exception:
-            # Half a file must neither lock everybody out nor let anybody in.
-            _logger.exception("the API keys could not be read again; those from before are still good")
+        # One reads, and who comes meanwhile waits for it: a key may have been taken away since.
+        with self._reading:
+            if self._is_old():
+                try:
+                    self._known = _by_digest(self._read())
+                except Exception:
+                    # Half a file must neither lock everybody out nor let anybody in.
+                    _logger.exception("the API keys could not be read again; those from before are still good")
+                self._read_at = monotonic()
 
 
 def _reader(source: KeySource) -> Callable[[], Iterable[ApiKey]]:
