@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated
+from unittest.mock import Mock
 
 import pytest
 from fastapi import Depends, FastAPI, Response
@@ -8,7 +10,7 @@ from fastapi.testclient import TestClient
 from guarded.hand import Hand
 from guarded.web import client_of, problem
 
-from oncelery import DuplicateTaskError, PayloadMismatchError, StoreUnavailableError
+from oncelery import ConfigurationError, DuplicateTaskError, PayloadMismatchError, StoreUnavailableError
 from oncelery.http import create_router, idempotency_key, map_errors, submit
 
 
@@ -64,6 +66,16 @@ def test_an_error_of_ours_that_your_route_raises_is_answered_as_a_problem(own: T
     assert second.json()["location"] == f"/api/jobs/{first.json()['id']}"
     assert problem(own.get("/fails/store")) == "store-unavailable"
     assert problem(own.get("/fails/payload")) == "payload-mismatch"
+
+
+def test_a_fault_of_the_service_is_raised_as_it_is(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
+    fault = ConfigurationError("mend it")
+    monkeypatch.setattr(hand.tasks.joining, "apply_async", Mock(side_effect=fault))
+
+    with pytest.raises(ConfigurationError, match="mend it") as raised:
+        asyncio.run(submit(hand.tasks.joining, [hand.name()]))
+
+    assert raised.value.__cause__ is None
 
 
 def test_the_schema_of_your_route_says_that_it_must_have_a_key(own: TestClient) -> None:

@@ -96,7 +96,10 @@ def _publish(task: IdempotentTask, jobs_url: str, **call: Any) -> tuple[Job, boo
             # It has run meanwhile.
             job = task.oncelery.ledger.get(result.id)
     except OnceleryError as error:
-        raise problem_of(error, jobs_url=jobs_url) or error from error
+        problem = problem_of(error, jobs_url=jobs_url)
+        if problem is None:
+            raise
+        raise problem from error
     except OperationalError as error:
         raise ProblemError(BROKER_UNAVAILABLE, "nothing was accepted, send it again") from error
     assert job is not None  # noqa: S101 - it was accepted or found a moment ago
