@@ -268,6 +268,21 @@ def test_what_json_has_no_form_for_is_given_to_the_task_as_it_is_annotated(hand:
     assert problem(wrong) == "invalid-arguments"
 
 
+def test_a_parameter_that_is_taken_by_place_alone_is_named_in_the_body(hand: Hand) -> None:
+    @hand.once.task(name="by-place", key="order_id")
+    def by_place(order_id: str, /, amount: int, *, note: str = "") -> str:
+        return f"{order_id} {amount} {note}"
+
+    client = client_of(create_app(hand.once, tasks=[by_place]))
+    accepted = client.post("/jobs/by-place", json={"amount": 5, "order_id": "o-1", "note": "n"})
+    hand.deliver_all()
+
+    done = client.get(f"/jobs/{accepted.json()['id']}").json()
+    assert (accepted.status_code, done["result"]) == (202, "o-1 5 n")
+    assert by_place.delay("o-1", 5, note="n").id == done["id"]
+    assert problem(client.post("/jobs/by-place", json={"amount": 5})) == "invalid-arguments"
+
+
 def test_models_are_checked_and_given_as_celery_gives_them(client: TestClient, hand: Hand) -> None:
     name = hand.name()
 

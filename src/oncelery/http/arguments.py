@@ -23,8 +23,14 @@ class Arguments:
         parameters = inspect.signature(call).parameters.values()
         hints = _hints(call)
         fields = {}
+        # `def charge(order_id, /)` is not called by name; whoever posts names it all the same.
+        self._placed = [
+            each.name
+            for each in parameters
+            if each.kind is Parameter.POSITIONAL_ONLY and each.default is Parameter.empty
+        ]
         for each in parameters:
-            if each.kind in _NAMED:
+            if each.kind in _NAMED or each.name in self._placed:
                 kind = _known(hints.get(each.name, Any))
                 fields[each.name] = kind if each.default is Parameter.empty else NotRequired[kind]
         takes_more = any(each.kind is Parameter.VAR_KEYWORD for each in parameters)
@@ -41,8 +47,10 @@ class Arguments:
         inlined: dict[str, Any] = _inlined(schema, definitions, ())
         return inlined | {"title": "Arguments"}
 
-    def read(self, body: bytes) -> dict[str, Any]:
-        """Read a body; what is in it are plain values, and what JSON has no form for is of its annotated type.
+    def read(self, body: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Read a body as arguments by place and by name.
+
+        They are plain values, and what JSON has no form for is of its annotated type.
 
         Raises:
             ProblemError: it is no JSON, or the task cannot be called like this.
@@ -55,7 +63,7 @@ class Arguments:
             raise ProblemError(INVALID_ARGUMENTS, in_words(errors)) from None
         # Models as dictionaries: a message holds no classes of yours.
         plain: dict[str, Any] = self._adapter.dump_python(read)
-        return plain
+        return tuple(plain.pop(name) for name in self._placed), plain
 
 
 def _hints(call: Callable[..., object]) -> Mapping[str, Any]:

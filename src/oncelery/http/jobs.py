@@ -57,10 +57,11 @@ def _add_task(router: APIRouter, service: Service, task: IdempotentTask) -> None
 
     async def submit_job(request: Request, notify: Notify = "", caller: Caller = submits) -> Response:
         key = read_key(request, required=service.require_key)
-        kwargs = arguments.read(await read_body(request, largest=service.largest_body))
+        args, kwargs = arguments.read(await read_body(request, largest=service.largest_body))
         return await submit(
             task,
-            kwargs=kwargs,
+            args,
+            kwargs,
             idempotency_key=key,
             scope=caller.scope,
             caller=caller.name,
