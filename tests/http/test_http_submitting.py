@@ -152,14 +152,16 @@ def test_a_body_that_is_too_large_is_refused_whether_or_not_it_says_how_large_it
     assert (declared.status_code, streamed.status_code) == (413, 413)
 
 
+@pytest.mark.parametrize("path", ["/jobs/joining", "/dashboard/sign-in"])
 @pytest.mark.parametrize(("message", "answered"), [(None, 408), ({"type": "http.disconnect"}, 400)])
 def test_a_client_that_does_not_send_its_body_is_not_waited_for_and_leaves_no_job(
-    hand: Hand, monkeypatch: pytest.MonkeyPatch, message: dict[str, Any] | None, answered: int
+    hand: Hand, monkeypatch: pytest.MonkeyPatch, message: dict[str, Any] | None, answered: int, path: str
 ) -> None:
     monkeypatch.setattr(body, "LONGEST", 0.05)
     app, sent = create_app(hand.once, tasks=["joining"]), []
-    scope: dict[str, Any] = {"type": "http", "method": "POST", "path": "/jobs/joining", "query_string": b""}
-    scope |= {"headers": [(b"host", b"localhost"), (b"content-type", b"application/json")], "client": HERE}
+    scope: dict[str, Any] = {"type": "http", "method": "POST", "path": path, "query_string": b""}
+    headers = {b"host": b"localhost", b"content-type": b"application/json", b"content-length": b"10"}
+    scope |= {"headers": [*headers.items()], "client": HERE}
 
     async def receive() -> dict[str, Any]:
         if message is None:
@@ -169,7 +171,7 @@ def test_a_client_that_does_not_send_its_body_is_not_waited_for_and_leaves_no_jo
     async def send(part: MutableMapping[str, Any]) -> None:
         sent.append(part)
 
-    asyncio.run(app(scope, receive, send))
+    asyncio.run(asyncio.wait_for(app(scope, receive, send), 30))
 
     assert sent[0]["status"] == answered
     assert hand.jobs() == []

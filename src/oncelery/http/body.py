@@ -1,4 +1,4 @@
-"""The body of a request: JSON, not too large, and not sent for ever."""
+"""The body of a request: not too large, not sent for ever, and JSON unless it is a form."""
 
 from __future__ import annotations
 
@@ -56,11 +56,20 @@ async def read_body(request: Request, *, largest: int) -> bytes:
     # Not the types that a form on somebody else's page can send.
     if kind != "application/json":
         raise ProblemError(NOT_JSON, f"the body is of type {kind or '(none)'}, not application/json")
+    return _shallow(await read_whole(request, largest=largest))
+
+
+async def read_whole(request: Request, *, largest: int) -> bytes:
+    """Read a body of any type.
+
+    Raises:
+        ProblemError: it is too large, takes too long, or its client went away.
+    """
     if int(request.headers.get("content-length", 0)) > largest:
         raise _too_large(largest)
     try:
         async with asyncio.timeout(LONGEST):
-            return _shallow(await _read(request, largest))
+            return await _read(request, largest)
     except TimeoutError:
         raise ProblemError(TOO_SLOW, f"the body was not there after {LONGEST:g} seconds") from None
     except ClientDisconnect:

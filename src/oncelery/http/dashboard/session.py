@@ -10,7 +10,8 @@ from fastapi import Request
 from starlette.responses import Response
 
 from oncelery.http.auth import HEADER, Access, Caller, Role
-from oncelery.http.problems import FORBIDDEN, INVALID_REQUEST, TOO_LARGE, ProblemError
+from oncelery.http.body import LARGEST, read_whole
+from oncelery.http.problems import FORBIDDEN, INVALID_REQUEST, ProblemError
 
 #: The cookies: the caller's API key, and what forms must tell again.
 KEY_COOKIE: Final = "oncelery_api_key"
@@ -19,8 +20,7 @@ CSRF_COOKIE: Final = "oncelery_csrf"
 #: For how long a browser stays signed in, in seconds.
 SIGNED_IN_FOR: Final = 12 * 3600
 
-#: The most that a form may have, in bytes and in fields: it is read before anybody knows whose it is.
-LARGEST_FORM: Final = 1 << 20
+#: The most fields that a form may have: it is read before anybody knows whose it is.
 MOST_FIELDS: Final = 2000
 
 Form = dict[str, list[str]]
@@ -72,12 +72,11 @@ async def read_form(request: Request) -> Form:
     """Read a form that one of our pages has sent.
 
     Raises:
-        ProblemError: it was not, or is too large.
+        ProblemError: it was not, is too large, or takes too long.
     """
-    if int(request.headers.get("content-length") or LARGEST_FORM + 1) > LARGEST_FORM:
-        raise ProblemError(TOO_LARGE, f"a form may have {LARGEST_FORM:,} bytes")
+    body = await read_whole(request, largest=LARGEST)
     try:
-        form = parse_qs((await request.body()).decode(), keep_blank_values=True, max_num_fields=MOST_FIELDS)
+        form = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=MOST_FIELDS)
     except ValueError as error:
         raise ProblemError(INVALID_REQUEST, "this is no form") from error
     told, kept = form.pop("csrf", [""])[0], request.cookies.get(CSRF_COOKIE, "")
