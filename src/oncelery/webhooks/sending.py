@@ -13,7 +13,7 @@ from time import monotonic
 from oncelery.errors import DeliveryError, WebhookTargetError
 from oncelery.webhooks.target import Address, Target
 
-#: How long all of it may take, in seconds: to connect, to send, and to be answered.
+#: How long all of it may take once the host is found, in seconds: to connect, to send, and to be answered.
 SECONDS = 15.0
 
 #: How many of a host's addresses are tried.
@@ -31,8 +31,9 @@ def send(target: Target, payload: bytes, headers: Mapping[str, str], *, seconds:
     A redirect counts as a refusal: the URL was checked, and not where it leads to. Of the answer nothing is read but
     its status, nor told: whoever chose the URL learns nothing of what stands behind it.
     """
+    addresses = target.addresses()[:ADDRESSES_TRIED]
     deadline = monotonic() + seconds
-    connection = _connect(target, deadline)
+    connection = _connect(target, addresses, deadline)
     try:
         with _cut(connection.sock, deadline):
             connection.request("POST", target.path, body=payload, headers=dict(headers))
@@ -48,10 +49,10 @@ def send(target: Target, payload: bytes, headers: Mapping[str, str], *, seconds:
     return status
 
 
-def _connect(target: Target, deadline: float) -> HTTPConnection:
+def _connect(target: Target, addresses: list[Address], deadline: float) -> HTTPConnection:
     problem = ""
-    for address in target.addresses()[:ADDRESSES_TRIED]:
-        connection = _Pinned(target, address, max(0.1, deadline - monotonic()))
+    for address in addresses:
+        connection = _Pinned(target, address, deadline)
         try:
             connection.connect()
         except OSError as error:
@@ -65,9 +66,10 @@ def _connect(target: Target, deadline: float) -> HTTPConnection:
 class _Pinned(HTTPConnection):
     """A connection to one address, under the name of its host: for `Host`, SNI and the certificate."""
 
-    def __init__(self, target: Target, address: Address, seconds: float) -> None:
-        super().__init__(target.host, target.port, timeout=seconds)
+    def __init__(self, target: Target, address: Address, deadline: float) -> None:
+        super().__init__(target.host, target.port, timeout=max(0.1, deadline - monotonic()))
         self._target = target
+        self._deadline = deadline
         self._address = str(address)
         if target.tls:
             # So that `Host` names no port that https has anyway.
@@ -75,12 +77,11 @@ class _Pinned(HTTPConnection):
 
     def connect(self) -> None:
         """Connect to the address that was checked, and to no other that the name may have by now."""
-        deadline = monotonic() + (self.timeout or SECONDS)
         self.sock = socket.create_connection((self._address, self.port), self.timeout)
         if self._target.tls:
-            context = ssl.create_default_context()
-            with _cut(self.sock, deadline):
-                self.sock = context.wrap_socket(self.sock, server_hostname=self._target.host)
+            # What is left, and for the handshake as a whole: there no byte starts the time anew.
+            self.sock.settimeout(max(0.1, self._deadline - monotonic()))
+            self.sock = ssl.create_default_context().wrap_socket(self.sock, server_hostname=self._target.host)
 
 
 @contextmanager
@@ -88,8 +89,9 @@ def _cut(connection: socket.socket, deadline: float) -> Iterator[None]:
     """Cut the connection at the deadline: a socket's own time starts anew with every byte."""
 
     def cut() -> None:
+        # Past what TLS makes of it: that would first take the encryption off, while we may still be sending.
         with suppress(OSError):
-            connection.shutdown(socket.SHUT_RDWR)
+            socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
     timer = threading.Timer(max(0.0, deadline - monotonic()), cut)
     timer.daemon = True

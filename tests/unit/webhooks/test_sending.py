@@ -53,13 +53,16 @@ def test_a_receiver_that_is_gone_is_not_called_again() -> None:
         send(local(receiver.url()), b"{}", {})
 
 
-def test_a_receiver_that_answers_byte_by_byte_is_cut_off() -> None:
+#: What each kind of receiver begins with: an answer; or, in TLS, a record of the handshake that goes on for 16 KiB.
+@pytest.mark.parametrize(("scheme", "begins"), [("http", b"H"), ("https", b"\x16\x03\x03\x40\x00")])
+def test_a_receiver_that_answers_byte_by_byte_is_cut_off(scheme: str, begins: bytes) -> None:
     stop = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def drip() -> None:
             connection, _ = server.accept()
             with connection:
+                connection.send(begins)
                 while not stop.wait(0.05):
                     try:
                         connection.send(b"H")
@@ -71,11 +74,33 @@ def test_a_receiver_that_answers_byte_by_byte_is_cut_off() -> None:
         started = monotonic()
 
         with pytest.raises(DeliveryError):
-            send(local(f"http://127.0.0.1:{server.getsockname()[1]}/"), b"{}", {}, seconds=0.5)
+            send(local(f"{scheme}://127.0.0.1:{server.getsockname()[1]}/"), b"{}", {}, seconds=0.5)
 
         assert monotonic() - started < 10
         stop.set()
         thread.join()
+
+
+def test_the_handshake_has_what_connecting_has_left_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    connect, taken = socket.create_connection, [0.0]
+    left: list[float] = []
+
+    def connect_slowly(place: tuple[str, int], seconds: float) -> socket.socket:
+        taken.append(sending.SECONDS - 1.0)
+        return connect(place, seconds)
+
+    def shake(_context: ssl.SSLContext, plain: socket.socket, **_: object) -> None:
+        left.append(plain.gettimeout() or 0.0)
+        raise ssl.SSLError
+
+    monkeypatch.setattr(sending, "monotonic", lambda: monotonic() + taken[-1])
+    monkeypatch.setattr(socket, "create_connection", connect_slowly)
+    monkeypatch.setattr(ssl.SSLContext, "wrap_socket", shake)
+    with receiving() as receiver, pytest.raises(DeliveryError, match="SSLError"):
+        send(local(f"https://127.0.0.1:{receiver.port}/"), b"{}", {})
+
+    (seconds,) = left
+    assert 0 < seconds <= 1.0
 
 
 def test_a_certificate_that_is_not_the_host_s_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
