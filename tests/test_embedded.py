@@ -16,7 +16,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
 from oncelery.embedded import EmbeddedServer, FolderInUseError, PortTakenError, ServerNotFoundError, ServerStartError
-from oncelery.embedded.process import LOOPBACK, eventually
+from oncelery.embedded.process import LOOPBACK, ServerProcess, eventually
 from oncelery.embedded.server import RedisProcess, find_program
 from oncelery.errors import ConfigurationError, OnceleryError
 
@@ -147,7 +147,13 @@ def test_the_server_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
 
 # Newer Pythons warn of forking beside threads; that programs do it all the same is what this test is about.
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
-def test_a_forked_child_that_exits_leaves_its_parents_server_running(server: EmbeddedServer) -> None:
+@pytest.mark.parametrize("kind", ["server", "private_valkey", "private_redis7", "private_postgres", "private_rabbitmq"])
+def test_a_forked_child_that_exits_leaves_its_parents_server_and_data_alone(
+    request: pytest.FixtureRequest, kind: str
+) -> None:
+    server: ServerProcess = request.getfixturevalue(kind)
+    data = set(server.folder.iterdir())
+
     child = os.fork()
     if child == 0:
         try:
@@ -156,8 +162,8 @@ def test_a_forked_child_that_exits_leaves_its_parents_server_running(server: Emb
             os._exit(0)
     os.waitpid(child, 0)
 
-    with client_of(server) as client:
-        assert client.ping()
+    assert server.is_running
+    assert data <= set(server.folder.iterdir())
 
 
 def test_a_ctrl_c_in_the_terminal_does_not_reach_the_server(server: EmbeddedServer) -> None:

@@ -112,9 +112,11 @@ class ServerProcess(ABC):
         return self
 
     def stop(self) -> None:
-        """End the server in good order, also a paused one; its data stays."""
+        """End the server in good order, also a paused one; its data stays, unless it is a server for tests."""
         atexit.unregister(self.stop)
         self._halt()
+        if self._is_ours:
+            self._forget()
 
     def restart(self) -> None:
         """Start again on the same port and data; a server that still runs is stopped first."""
@@ -158,14 +160,21 @@ class ServerProcess(ABC):
         """Give what the program needs in its environment beside what is there."""
         return {}
 
+    def _forget(self) -> None:  # noqa: B027 - most servers leave their data
+        """Remove what goes with the server."""
+
     def _signal(self, number: signal.Signals) -> None:
         """Signal the server, if it is still there."""
         if self._process is not None:
             self._process.send_signal(number)
 
-    def _halt(self) -> None:
+    @property
+    def _is_ours(self) -> bool:
         # A forked child has a copy of this object, and must not stop its parent's server when it exits.
-        if self._process is None or os.getpid() != self._owner:
+        return os.getpid() == self._owner
+
+    def _halt(self) -> None:
+        if self._process is None or not self._is_ours:
             return
         self._signal(self.stop_signal)
         self.resume()

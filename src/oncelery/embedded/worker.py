@@ -52,5 +52,5 @@ class WorkerProcess(ServerProcess):
 
     def _halt(self) -> None:
         super()._halt()
-        if self._owner == os.getpid():
+        if self._is_ours:
             self._signal(signal.SIGKILL)

