@@ -295,6 +295,7 @@ def test_a_server_is_brought_where_one_is_missing_and_nowhere_else() -> None:
         assert port_wanted(there, there) is None
         assert port_wanted("amqp://localhost:1", "postgresql://localhost/x") is None
         assert port_wanted("redis://broker.example:6379", "rediss://127.0.0.1:1") is None
+        assert port_wanted(f"redis://[::1]:{free}/0", f"redis://[::1]:{free}/1") is None
         assert port_wanted(f"redis://localhost:{free}/0", f"redis://127.0.0.1:{free}/1") == free
         assert port_wanted("amqp://localhost", f"valkey://localhost:{free}") == free
         with pytest.raises(ConfigurationError, match="name one"):

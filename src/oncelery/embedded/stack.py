@@ -20,8 +20,8 @@ from oncelery.errors import ConfigurationError
 REDIS = frozenset({"redis", "valkey"})
 REDIS_PORT = 6379
 
-#: What a URL calls this machine.
-HERE = frozenset({"localhost", "127.0.0.1", "::1"})
+#: What a URL calls this machine, where our Valkey would be found: it listens on IPv4 alone.
+HERE = frozenset({"localhost", "127.0.0.1"})
 
 #: How long a look whether somebody listens may take.
 LOOK_SECONDS = 1.0
