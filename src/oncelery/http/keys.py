@@ -7,7 +7,7 @@ import os
 import re
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -64,7 +64,7 @@ class ApiKey:
 
 
 #: A file of keys (JSON: a list of name, sha256, scope, roles), the keys themselves, or what answers them.
-KeySource = str | PathLike[str] | Iterable[ApiKey] | Callable[[], Iterable[ApiKey]]
+KeySource = str | PathLike[str] | Collection[ApiKey] | Callable[[], Iterable[ApiKey]]
 
 
 def new_key(name: str, *, scope: str = "", roles: Iterable[Role | str] = tuple(Role)) -> tuple[str, ApiKey]:
