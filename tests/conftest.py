@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 #: The worlds in which guarded tasks and the commands are tried.
-pytest_plugins = ["guarded.fixtures", "guarded.web", "cli.desk"]
+pytest_plugins = ["guarded.fixtures", "guarded.web", "guarded.plain_browser", "cli.desk"]
 
 # The conformance suite is imported, not collected; without this a failed assert in it would not show its values.
 pytest.register_assert_rewrite("oncelery.testing.conformance")

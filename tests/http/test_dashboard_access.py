@@ -5,8 +5,8 @@ import logging
 import pytest
 from fastapi.testclient import TestClient
 from guarded.hand import Hand
+from guarded.plain_browser import PAGES, Dashboard, bury, seen_of, text_of
 from guarded.web import client_of
-from plain_browser import PAGES, Dashboard, bury, seen_of, text_of
 
 from oncelery.http import create_app, new_key
 from oncelery.http.keys import ApiKey

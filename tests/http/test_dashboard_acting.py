@@ -1,20 +1,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from guarded.hand import Hand
-from plain_browser import Dashboard, bury, looking_at, seen_of, text_of, value_of
+from guarded.plain_browser import Dashboard, bury, seen_of, text_of, value_of
 
 from oncelery.operations.redaction import HIDDEN
-
-
-@pytest.fixture
-def board(hand: Hand) -> Iterator[Dashboard]:
-    with looking_at(hand) as dashboard:
-        yield dashboard
 
 
 def test_a_queued_job_is_cancelled_after_a_page_that_tells_what_will_happen(

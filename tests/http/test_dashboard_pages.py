@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from threading import Event
 
@@ -10,8 +9,8 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from guarded.hand import Hand
+from guarded.plain_browser import PAGES, Dashboard, bury, looking_at, text_of
 from guarded.web import HERE, client_of
-from plain_browser import PAGES, Dashboard, bury, looking_at, text_of
 
 from oncelery import StoreUnavailableError
 from oncelery.embedded.process import eventually
@@ -23,12 +22,6 @@ from oncelery.operations.redaction import HIDDEN
 
 #: In seconds; reached only by a test that fails.
 SOON = 30.0
-
-
-@pytest.fixture
-def board(hand: Hand) -> Iterator[Dashboard]:
-    with looking_at(hand) as dashboard:
-        yield dashboard
 
 
 # What pages show

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from html.parser import HTMLParser
 
 import pytest
 from guarded.hand import Hand
+from guarded.plain_browser import PAGES, Dashboard, bury
 from guarded.web import client_of
-from plain_browser import PAGES, Dashboard, bury, looking_at
 
 from oncelery.http import create_app
 from oncelery.http.dashboard.live import message
@@ -31,12 +30,6 @@ ATTACKS = (
 
 #: Pages about one job, or what was typed.
 ABOUT = ("/job?job_id=", "/revive?id=", "/discard?id=", "/jobs?q=x", "/jobs?task=", "/dead-letters?error=")
-
-
-@pytest.fixture
-def board(hand: Hand) -> Iterator[Dashboard]:
-    with looking_at(hand) as dashboard:
-        yield dashboard
 
 
 # Text of tasks is text

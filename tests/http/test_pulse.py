@@ -7,7 +7,7 @@ from queue import Queue
 
 import pytest
 from guarded.hand import Hand
-from plain_browser import bury
+from guarded.plain_browser import bury
 
 from oncelery.embedded.process import eventually
 from oncelery.http.dashboard import figures

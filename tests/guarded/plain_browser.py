@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 from fastapi.testclient import TestClient
-from guarded.hand import Hand
-from guarded.web import client_of
 from httpx2 import Response
 
+from guarded.hand import Hand
+from guarded.web import client_of
 from oncelery.http import create_app
 from oncelery.job import Job
 
@@ -26,7 +27,7 @@ class Dashboard:
         self.client = client
         self.root = root
 
-    def get(self, path: str = "/", **options: Any) -> Response:  # noqa: ANN401 - httpx's
+    def get(self, path: str = "/", **options: Any) -> Response:
         return self.client.get(f"{self.root}{path}", **options)
 
     def post(self, path: str, **fields: str | list[str]) -> Response:
@@ -39,6 +40,13 @@ class Dashboard:
         asked = self.get(f"/{act}", params={"id": job_id})
         assert asked.status_code == 200, asked.text
         return self.post(f"/{act}", id=job_id, seen=value_of(asked, "seen"), **fields)
+
+
+@pytest.fixture
+def board(hand: Hand) -> Iterator[Dashboard]:
+    """Give a browser of this machine that looks at the hand's dashboard."""
+    with looking_at(hand) as dashboard:
+        yield dashboard
 
 
 @contextmanager
