@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 from datetime import timedelta
 from typing import Any
 
@@ -24,6 +25,10 @@ def bury(hand: Hand, client: TestClient, name: str = "") -> str:
     job_id: str = answer.json()["id"]
     assert hand.job(job_id).state == "buried"
     return job_id
+
+
+def away(*_: object, **__: object) -> None:
+    raise OperationalError
 
 
 # Cancelling
@@ -71,9 +76,6 @@ def test_a_job_that_is_not_there_cannot_be_cancelled(client: TestClient) -> None
 def test_a_process_that_cannot_be_told_to_end_is_a_problem_and_the_job_is_cancelled(
     client: TestClient, hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(*_: object, **__: object) -> None:
-        raise OperationalError
-
     monkeypatch.setattr(hand.app.control, "revoke", away)
     job_id = hand.tasks.joining.delay(hand.name()).id
 
@@ -198,6 +200,41 @@ def test_only_a_dead_letter_can_be_discarded(client: TestClient, hand: Hand) -> 
 # The audit
 
 
+def test_each_act_is_a_line_of_the_audit_with_who_and_what_came_of_it(
+    client: TestClient, hand: Hand, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "oncelery.audit")
+    first, second, third = (bury(hand, client) for _ in range(3))
+
+    client.post(f"/dead-letters/{first}/revive", json={"kwargs": {"nonsense": 1}})
+    client.post(f"/dead-letters/{first}/revive", json={})
+    client.post(f"/jobs/{first}/cancel")
+    client.delete(f"/dead-letters/{second}")
+    client.post("/dead-letters/revive", json={"dry_run": True})
+    client.post("/dead-letters/revive", json={})
+
+    told = [record.getMessage() for record in caplog.records if record.name == "oncelery.audit"]
+    assert told == [
+        f"(this machine): revive with other arguments job {first} of raises: failed, TypeError",
+        f"(this machine): revive job {first} of raises: revived",
+        f"(this machine): cancel job {first} of raises: cancelled",
+        f"(this machine): discard job {second} of raises: discarded",
+        f"(this machine): revive job {third} of raises: revived",
+    ]
+
+
+def test_a_process_that_could_not_be_told_is_in_the_audit(
+    client: TestClient, hand: Hand, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "oncelery.audit")
+    monkeypatch.setattr(hand.app.control, "revoke", away)
+    job_id = hand.tasks.joining.delay(hand.name()).id
+
+    client.post(f"/jobs/{job_id}/cancel?terminate=true")
+
+    assert f"terminate job {job_id} of joining: cancelled, but its process could not be told" in caplog.text
+
+
 def test_duplicates_are_told_by_task_scope_and_time(client: TestClient, hand: Hand) -> None:
     for tenant in ("acme", "acme", "acme", "beta"):
         hand.clock.advance(seconds=1800)
@@ -263,11 +300,11 @@ def test_the_service_is_alive_and_ready_when_store_and_broker_are_there(client: 
 def test_without_the_store_the_service_is_alive_but_not_ready(
     client: TestClient, hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(*_: object, **__: object) -> None:
+    def unavailable(*_: object, **__: object) -> None:
         raise StoreUnavailableError
 
     for verb in ("get", "tally"):
-        monkeypatch.setattr(hand.store, verb, away)
+        monkeypatch.setattr(hand.store, verb, unavailable)
 
     assert client.get("/healthz").status_code == 200
     ready = client.get("/readyz")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, assert_never
 
 from fastapi import APIRouter, Request
@@ -11,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from oncelery.answers import Absent, Discarded, Existing, NotBuried, Revived
 from oncelery.http import problems as p
+from oncelery.http.audit import audited, tell
 from oncelery.http.auth import Caller
 from oncelery.http.body import Instant, read_as
 from oncelery.http.paging import Cursor, Limit, Moment, Word, page_of
@@ -117,6 +119,7 @@ def _add_reviving_many(router: APIRouter, service: Service) -> None:
             since=since,
             until=until,
             dry_run=chosen.dry_run,
+            progress=lambda item: None if chosen.dry_run else tell(caller, "revive", item, item.fate),
         )
         return answer_json(revival)
 
@@ -135,9 +138,11 @@ def _add_reviving(router: APIRouter, service: Service) -> None:
     )
     async def revive(request: Request, job_id: JobId, caller: Caller = operates) -> Response:
         correction = await read_as(request, _correction, largest=service.largest_body)
-        await service.job(job_id, caller)
+        job = await service.job(job_id, caller)
+        how = "revive" if correction == Correction() else "revive with other arguments"
+        do = partial(once.dead_letters.revive, job_id, args=correction.args, kwargs=correction.kwargs)
         try:
-            answer = await in_thread(once.dead_letters.revive, job_id, args=correction.args, kwargs=correction.kwargs)
+            answer = await in_thread(audited, caller, how, job, do)
         except TypeError as error:
             raise p.ProblemError(p.INVALID_ARGUMENTS, str(error)) from error
         match answer:
@@ -165,8 +170,8 @@ def _add_discarding(router: APIRouter, service: Service) -> None:
         responses=p.documented(*_READING, p.NOT_BURIED),
     )
     async def discard(job_id: JobId, caller: Caller = operates) -> Response:
-        await service.job(job_id, caller)
-        match answer := await in_thread(once.dead_letters.discard, job_id):
+        job = await service.job(job_id, caller)
+        match answer := await in_thread(audited, caller, "discard", job, partial(once.dead_letters.discard, job_id)):
             case Discarded(job):
                 return show_job(once, job)
             case NotBuried(job) if job.state is State.CANCELLED and job.reason == DISCARDED:

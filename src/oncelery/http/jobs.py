@@ -16,6 +16,7 @@ from oncelery.answers import Absent, Cancelled, Finished, Requested
 from oncelery.codec import encode
 from oncelery.http import problems as p
 from oncelery.http.arguments import Arguments
+from oncelery.http.audit import audited
 from oncelery.http.auth import Caller, Role
 from oncelery.http.body import read_body
 from oncelery.http.idempotency_key import described, read_key
@@ -269,9 +270,10 @@ def _add_cancelling(router: APIRouter, service: Service) -> None:
         ] = False,
         caller: Caller = operates,
     ) -> Response:
-        await service.job(job_id, caller)
+        job = await service.job(job_id, caller)
+        cancel = partial(once.jobs.cancel, job_id, reason=reason, terminate=terminate)
         try:
-            answer = await in_thread(once.jobs.cancel, job_id, reason=reason, terminate=terminate)
+            answer = await in_thread(audited, caller, "terminate" if terminate else "cancel", job, cancel)
         except OperationalError as error:
             text = "the job is cancelled, but its process could not be told: send it again"
             raise p.ProblemError(p.BROKER_UNAVAILABLE, text) from error

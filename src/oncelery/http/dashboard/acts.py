@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from itertools import islice
 from types import MappingProxyType
 from typing import Any, Final, assert_never
@@ -15,6 +15,7 @@ from kombu.exceptions import OperationalError
 
 from oncelery.answers import Absent, Cancelled, Discarded, Existing, Finished, NotBuried, Requested, Revived
 from oncelery.errors import StoreUnavailableError
+from oncelery.http.audit import audited, tell
 from oncelery.http.auth import Caller
 from oncelery.http.dashboard.desk import Desk, ElsewhereError, Shown
 from oncelery.http.dashboard.pages import Asked
@@ -23,11 +24,6 @@ from oncelery.http.problems import INVALID_ARGUMENTS, INVALID_REQUEST, JOB_FINIS
 from oncelery.job import DISCARDED, Job, State
 from oncelery.operations.dead_letters import Fate, fate_of
 from oncelery.operations.redaction import HIDDEN
-
-#: The lines of who has done what; `oncelery` is their parent.
-LOGGER: Final = "oncelery.audit"
-
-_audit = logging.getLogger(LOGGER)
 
 #: What is said on a job's page after something was done to it.
 NOTICES: Final[Mapping[str, str]] = MappingProxyType(
@@ -85,14 +81,6 @@ class _Arguments(msgspec.Struct, forbid_unknown_fields=True):
     kwargs: dict[str, Any]
 
 
-def tell_sign_in(caller: Caller | None, host: str) -> None:
-    """Write down who has signed in, or that somebody could not."""
-    if caller:
-        _audit.info("%s: signed in from %s", caller.name, host, extra={"caller": caller.name, "act": "sign in"})
-    else:
-        _audit.warning("a sign-in from %s was refused", host, extra={"act": "sign in"})
-
-
 # One job: what is said before
 
 
@@ -127,7 +115,7 @@ def act(desk: Desk, caller: Caller, asked: Asked, form: Form) -> Shown:
     """Do it, if the job still stands as it was shown; else tell how it stands."""
     verb, job = asked["act"], desk.job(_one(form, "id"), caller)
     if _one(form, "seen") != seen(job):
-        _write_down(caller, verb, job, "refused, it has moved")
+        tell(caller, verb, job, "refused, it has moved")
         return _moved(verb, job)
     match verb:
         case "cancel":
@@ -140,12 +128,11 @@ def act(desk: Desk, caller: Caller, asked: Asked, form: Form) -> Shown:
 
 def _cancel(desk: Desk, caller: Caller, job: Job, *, terminate: bool) -> Shown:
     reason = f"by {caller.name}" if caller.name else "from the dashboard"
+    cancel = partial(desk.once.jobs.cancel, job.id, reason=reason, terminate=terminate)
     try:
-        answer = desk.once.jobs.cancel(job.id, reason=reason, terminate=terminate)
+        answer = audited(caller, "terminate" if terminate else "cancel", job, cancel)
     except OperationalError as error:
-        _write_down(caller, "cancel", job, "cancelled, but its process could not be told")
         raise ProblemError(JOB_FINISHED, "The job is cancelled, but the broker could not tell its process.") from error
-    _write_down(caller, "terminate" if terminate else "cancel", job, type(answer).__name__.lower())
     match answer:
         case Cancelled():
             raise ElsewhereError(job.id, "cancelled")
@@ -161,15 +148,13 @@ def _cancel(desk: Desk, caller: Caller, job: Job, *, terminate: bool) -> Shown:
 
 def _revive(desk: Desk, caller: Caller, job: Job, form: Form) -> Shown:
     corrected = _correction(form) if "edit" in form else {}
+    how = "revive with other arguments" if corrected else "revive"
     try:
-        answer = desk.once.dead_letters.revive(job.id, **corrected)
+        answer = audited(caller, how, job, partial(desk.once.dead_letters.revive, job.id, **corrected))
     except StoreUnavailableError:
         raise
     except Exception as error:
-        _write_down(caller, "revive", job, f"refused, {type(error).__name__}")
         raise ProblemError(INVALID_ARGUMENTS, f"It cannot be revived like this: {error}") from error
-    how = "revive with other arguments" if corrected else "revive"
-    _write_down(caller, how, job, type(answer).__name__.lower())
     match answer:
         case Revived():
             raise ElsewhereError(job.id, "revived")
@@ -184,8 +169,7 @@ def _revive(desk: Desk, caller: Caller, job: Job, form: Form) -> Shown:
 
 
 def _discard(desk: Desk, caller: Caller, job: Job) -> Shown:
-    answer = desk.once.dead_letters.discard(job.id)
-    _write_down(caller, "discard", job, type(answer).__name__.lower())
+    answer = audited(caller, "discard", job, partial(desk.once.dead_letters.discard, job.id))
     match answer:
         case Discarded():
             raise ElsewhereError(job.id, "discarded")
@@ -233,7 +217,7 @@ def _one_of_many(desk: Desk, caller: Caller, verb: str, job: Job) -> tuple[str, 
         fate, why = str(Fate.FAILED), f"{type(error).__name__}: {error}"
     else:
         fate, why = (DISCARDED, "") if isinstance(answer, Discarded) else fate_of(answer)
-    _write_down(caller, verb, job, fate)
+    tell(caller, verb, job, fate)
     return fate, why
 
 
@@ -256,16 +240,3 @@ def _one(form: Form, name: str) -> str:
 
 def _moved(verb: str, job: Job) -> Shown:
     return Shown(template="moved.html", values={"act": verb, "job": job}, status=409)
-
-
-def _write_down(caller: Caller, verb: str, job: Job, answer: str) -> None:
-    who = caller.name or "(this machine)"
-    _audit.info(
-        "%s: %s job %s of %s: %s",
-        who,
-        verb,
-        job.id,
-        job.task,
-        answer,
-        extra={"caller": who, "act": verb, "job_id": job.id, "task": job.task, "scope": job.scope, "answer": answer},
-    )

@@ -14,6 +14,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from oncelery.errors import ConfigurationError, OnceleryError, StoreUnavailableError
+from oncelery.http.audit import tell_sign_in
 from oncelery.http.auth import Access, Caller, Role
 from oncelery.http.dashboard import acts, live, pages
 from oncelery.http.dashboard.desk import Desk, ElsewhereError, Shown
@@ -149,10 +150,10 @@ class Site:
         try:
             caller = await enter(self._desk.access, with_key(_without_cookie(request), key), Role.READ)
         except ProblemError as error:
-            acts.tell_sign_in(None, host)
+            tell_sign_in(None, host)
             shown = Shown(template="sign_in.html", values={"wrong": error.detail}, status=error.status_code)
             return self._answer(request, shown, None)
-        acts.tell_sign_in(caller, host)
+        tell_sign_in(caller, host)
         response = RedirectResponse(urls("/jobs" if caller.scope else "/"), 303)
         keep(request, response, KEY_COOKIE, key, seconds=SIGNED_IN_FOR)
         return response

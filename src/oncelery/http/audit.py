@@ -1,0 +1,56 @@
+"""The logger `oncelery.audit`: a line for each act on a job, whichever way it was asked for, and for each sign-in."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from kombu.exceptions import OperationalError
+
+from oncelery.http.auth import Caller
+from oncelery.job import Job
+from oncelery.operations.dead_letters import Item
+
+T = TypeVar("T")
+
+#: The lines of who has done what; `oncelery` is their parent.
+LOGGER: Final = "oncelery.audit"
+
+#: What a cancellation has come to if the broker was away when a process was to be ended.
+NOT_TOLD: Final = "cancelled, but its process could not be told"
+
+_audit = logging.getLogger(LOGGER)
+
+
+def audited(caller: Caller, act: str, job: Job, do: Callable[[], T]) -> T:
+    """Do it, and write down who did what to which job, and what was answered or raised."""
+    try:
+        answer = do()
+    except Exception as error:
+        tell(caller, act, job, NOT_TOLD if isinstance(error, OperationalError) else f"failed, {type(error).__name__}")
+        raise
+    tell(caller, act, job, type(answer).__name__.lower())
+    return answer
+
+
+def tell(caller: Caller, act: str, job: Job | Item, answer: str) -> None:
+    """Write down who did what to which job, and what became of it."""
+    who = caller.name or "(this machine)"
+    told = {
+        "caller": who,
+        "act": act,
+        "job_id": job.id if isinstance(job, Job) else job.job_id,
+        "task": job.task,
+        "scope": job.scope,
+        "answer": answer,
+    }
+    _audit.info("%(caller)s: %(act)s job %(job_id)s of %(task)s: %(answer)s", told, extra=told)
+
+
+def tell_sign_in(caller: Caller | None, host: str) -> None:
+    """Write down who has signed in, or that somebody could not."""
+    if caller:
+        _audit.info("%s: signed in from %s", caller.name, host, extra={"caller": caller.name, "act": "sign in"})
+    else:
+        _audit.warning("a sign-in from %s was refused", host, extra={"act": "sign in"})
