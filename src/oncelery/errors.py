@@ -57,6 +57,10 @@ class StoreUnavailableError(OnceleryError):
     """The ledger's store did not answer. Nothing was decided; the same call may safely be made again."""
 
 
+class RevivalError(OnceleryError, TypeError):
+    """A dead letter's call cannot be read, or does not fit its task. Correct its arguments, or discard it."""
+
+
 class FingerprintError(OnceleryError, ValueError):
     """An argument cannot be part of a key. Leave it out with `ignore=`, or choose what counts with `key=`."""
 

@@ -15,10 +15,12 @@ import pytest
 from click.testing import Result
 
 from cli.desk import HERE, Desk, invoke
+from oncelery.answers import Granted
 from oncelery.cli import COMMANDS
 from oncelery.fingerprint import fingerprint
-from oncelery.job import Progress, Submission
-from oncelery.settlement import Complete
+from oncelery.job import Progress, Reason, Submission
+from oncelery.policy import Policy
+from oncelery.settlement import Bury, Complete
 
 
 def test_jobs_are_listed_by_state_task_scope_and_time(desk: Desk) -> None:
@@ -158,6 +160,19 @@ def test_dead_letters_are_listed_revived_and_discarded(desk: Desk, app: Callable
         f"{second}  failed  it is cancelled",
         "job-none  failed  there is no such job: it never was, or its history is over",
     ]
+
+
+def test_a_dry_run_of_one_tells_what_becomes_of_that_one(desk: Desk, app: Callable[..., Result]) -> None:
+    older = desk.bury("a")
+    newer = Submission(id="newer", key=fingerprint("shop.charge", {"order": "a"}), task="shop.charge", body=b"[]")
+    granted = desk.ledger.begin(newer, Policy())
+    assert isinstance(granted, Granted)
+    desk.ledger.settle(granted.lease, Bury(reason=Reason.FAILED))
+
+    rehearsed = app("dead-letters", "revive", older, "--dry-run")
+
+    assert rehearsed.stdout == f"{older}  would be revived\n"
+    assert app("dead-letters", "revive", older).stdout == f"{older}  revived\n"
 
 
 def test_many_dead_letters_are_revived_at_once_and_what_is_superseded_stays(

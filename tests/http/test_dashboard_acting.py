@@ -73,6 +73,18 @@ def test_arguments_that_the_task_cannot_be_called_with_are_refused(
     assert hand.job(job_id).state == "buried"
 
 
+def test_a_dead_letter_that_cannot_be_read_stays_one_and_why_is_told(board: Dashboard, hand: Hand) -> None:
+    hand.app.conf.accept_content = ["json", "pickle"]
+    job_id = hand.tasks.raises.apply_async((hand.name(), "refused"), serializer="pickle").id
+    hand.deliver_all()
+    hand.app.conf.accept_content = ["json"]
+
+    answer = board.confirm("revive", job_id)
+
+    assert (answer.status_code, "ContentDisallowed" in text_of(answer)) == (400, True)
+    assert hand.job(job_id).state == "buried"
+
+
 def test_how_many_wait_is_told_on_every_page(board: Dashboard, hand: Hand) -> None:
     bury(hand)
 

@@ -140,6 +140,20 @@ def test_a_dead_letter_is_revived_with_corrected_arguments(client: TestClient, h
     assert "KeyError" in client.get(f"/dead-letters/{job_id}").json()["error"]["type"]
 
 
+def test_a_dead_letter_that_cannot_be_read_is_not_revived_and_why_is_told(client: TestClient, hand: Hand) -> None:
+    hand.app.conf.accept_content = ["json", "pickle"]
+    pickled = hand.tasks.raises.apply_async((hand.name(), "refused"), serializer="pickle").id
+    hand.deliver_all()
+    hand.app.conf.accept_content = ["json"]
+
+    one = client.post(f"/dead-letters/{pickled}/revive", json={})
+    many = client.post("/dead-letters/revive", json={}).json()["items"]
+
+    assert (one.status_code, problem(one)) == (400, "invalid-arguments")
+    assert [(item["fate"], item["why"]) for item in many] == [("failed", one.json()["detail"])]
+    assert "ContentDisallowed" in one.json()["detail"]
+
+
 def test_a_dead_letter_whose_work_another_job_does_stays_one(client: TestClient, hand: Hand) -> None:
     name = hand.name()
     job_id = bury(hand, client, name)
@@ -215,7 +229,7 @@ def test_each_act_is_a_line_of_the_audit_with_who_and_what_came_of_it(
 
     told = [record.getMessage() for record in caplog.records if record.name == "oncelery.audit"]
     assert told == [
-        f"(this machine): revive with other arguments job {first} of raises: failed, TypeError",
+        f"(this machine): revive with other arguments job {first} of raises: failed, RevivalError",
         f"(this machine): revive job {first} of raises: revived",
         f"(this machine): cancel job {first} of raises: cancelled",
         f"(this machine): discard job {second} of raises: discarded",

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from oncelery.answers import Discarded
 from oncelery.cli.output import Moment, ago, console, error_of, fields_of, json_option, print_json, printable, table
 from oncelery.cli.target import Target, target_options
-from oncelery.errors import StoreUnavailableError
-from oncelery.job import DISCARDED, Query, State
-from oncelery.operations.dead_letters import Fate, Revival, fate_of
+from oncelery.job import Query, State
+from oncelery.operations.dead_letters import Fate, fate_after, fate_of
 
 if TYPE_CHECKING:
     from oncelery.celery.extension import Oncelery
@@ -101,9 +100,12 @@ def revive(
         if len(job_ids) != 1:
             raise click.UsageError("--args and --kwargs correct one dead letter: name it")
     once = target.once()
-    if many or dry_run:
+    if many:
         query = Query(task=task, scope=scope, since=since)
-        told = _told(once.dead_letters.revive_many(query, dry_run=dry_run), job_ids)
+        items = once.dead_letters.revive_many(query, dry_run=dry_run).items
+        told = {item.job_id: (item.fate, item.why) for item in items}
+    elif dry_run:
+        told = once.dead_letters.rehearse(*job_ids)
     else:
         told = {job_id: _revive(once, job_id, args, kwargs) for job_id in job_ids}
     _tell(told, as_json=as_json, dry_run=dry_run)
@@ -118,35 +120,25 @@ def revive(
 def discard(ctx: click.Context, target: Target, *, job_ids: tuple[str, ...], as_json: bool) -> None:
     """End dead letters for good. Exits with 1 if one of them was none."""
     ledger = target.ledger()
-    answers = {job_id: ledger.discard(job_id) for job_id in job_ids}
-    told = {
-        job_id: (DISCARDED, "") if isinstance(answer, Discarded) else fate_of(answer)
-        for job_id, answer in answers.items()
-    }
+    told = {job_id: fate_of(ledger.discard(job_id)) for job_id in job_ids}
     _tell(told, as_json=as_json, dry_run=False)
     ctx.exit(any(fate == Fate.FAILED for fate, _ in told.values()))
 
 
-def _revive(once: Oncelery, job_id: str, args: list[Any] | None, kwargs: dict[str, Any] | None) -> tuple[str, str]:
-    try:
-        return fate_of(once.dead_letters.revive(job_id, args=args, kwargs=kwargs))
-    except StoreUnavailableError:
-        raise
-    except Exception as error:  # noqa: BLE001 - of whatever kind: it stays what it is, and the next one has its turn
-        why = f"{type(error).__name__}: {error}"
+def _revive(once: Oncelery, job_id: str, args: list[Any] | None, kwargs: dict[str, Any] | None) -> tuple[Fate, str]:
+    fate, why = fate_after(partial(once.dead_letters.revive, args=args, kwargs=kwargs), job_id)
+    if fate is Fate.FAILED and args is None and kwargs is not None and _is_called_by_place(once, job_id):
+        why += "; it was called with positional arguments: give --args '[…]', or --args '[]' with all in --kwargs"
+    return fate, why
+
+
+def _is_called_by_place(once: Oncelery, job_id: str) -> bool:
     job = once.dead_letters.get(job_id)
     call = once.jobs.call(job) if job else None
-    if call and call.args and args is None and kwargs is not None:
-        why += "; it was called with positional arguments: give --args '[…]', or --args '[]' with all in --kwargs"
-    return Fate.FAILED, why
+    return bool(call and call.args)
 
 
-def _told(revival: Revival, only: tuple[str, ...]) -> dict[str, tuple[str, str]]:
-    told = {item.job_id: (str(item.fate), item.why) for item in revival.items if not only or item.job_id in only}
-    return told | {job_id: (str(Fate.FAILED), "no dead letter") for job_id in only if job_id not in told}
-
-
-def _tell(told: dict[str, tuple[str, str]], *, as_json: bool, dry_run: bool) -> None:
+def _tell(told: dict[str, tuple[Fate, str]], *, as_json: bool, dry_run: bool) -> None:
     if as_json:
         print_json({job_id: {"fate": fate, "why": why} for job_id, (fate, why) in told.items()})
         return

@@ -141,11 +141,7 @@ def _add_reviving(router: APIRouter, service: Service) -> None:
         job = await service.job(job_id, caller)
         how = "revive" if correction == Correction() else "revive with other arguments"
         do = partial(once.dead_letters.revive, job_id, args=correction.args, kwargs=correction.kwargs)
-        try:
-            answer = await in_thread(audited, caller, how, job, do)
-        except TypeError as error:
-            raise p.ProblemError(p.INVALID_ARGUMENTS, str(error)) from error
-        match answer:
+        match answer := await in_thread(audited, caller, how, job, do):
             case Revived(job):
                 return show_job(once, job, status=202)
             case Existing(job):

@@ -23,6 +23,7 @@ from oncelery.errors import (
     LimitReachedError,
     OnceleryError,
     PayloadMismatchError,
+    RevivalError,
     ScopeError,
     StoreUnavailableError,
     TooLargeError,
@@ -82,6 +83,7 @@ PROBLEMS: Mapping[type[OnceleryError], Problem] = {
     LimitReachedError: LIMIT_REACHED,
     TooLargeError: TOO_LARGE,
     FingerprintError: INVALID_ARGUMENTS,
+    RevivalError: INVALID_ARGUMENTS,
     StoreUnavailableError: STORE_UNAVAILABLE,
 }
 

@@ -12,8 +12,8 @@ from typing import Any, Protocol, Unpack, assert_never
 
 from msgspec.structs import replace
 
-from oncelery.answers import Absent, DiscardAnswer, Existing, NotBuried, ReviveAnswer, Revived
-from oncelery.errors import OnceleryError, StoreUnavailableError
+from oncelery.answers import Absent, DiscardAnswer, Discarded, Existing, NotBuried, ReviveAnswer, Revived
+from oncelery.errors import OnceleryError, RevivalError, StoreUnavailableError
 from oncelery.job import Job, Page, Query, State
 from oncelery.ledger import Ledger
 from oncelery.operations.queries import Filters, each, query_of
@@ -39,6 +39,8 @@ class Fate(StrEnum):
 
     #: It is queued again.
     REVIVED = "revived"
+    #: It has ended for good.
+    DISCARDED = "discarded"
     #: It stays: another job of its key is or was doing the work.
     SUPERSEDED = "superseded"
     #: It stays, or is gone: `why` tells.
@@ -97,11 +99,14 @@ class DeadLetters:
 
         Its key stays what it was; but arguments with which it would be the work of another job, that is live or done,
         are answered with that one. Attempts and retries start anew, and it expires no more; finished steps are kept.
+
+        Raises:
+            RevivalError: its call cannot be read, or does not fit its task; it stays what it is.
         """
         job = self._dead(job_id)
         if not isinstance(job, Job):
             return job
-        body, key = self._rewrite(job, args, kwargs)
+        body, key = self._rewritten(job, args, kwargs)
         if key != job.key and (rival := self._ledger.last(key)) and _keeps_key(rival):
             return Existing(rival)
         answer = self._ledger.revive(job_id, body=body)
@@ -122,14 +127,19 @@ class DeadLetters:
         `progress` is called after each. If the store goes away half-way its error is raised; the same call then goes
         on where this one ended.
         """
-        revive = partial(self._rehearse, {}) if dry_run else self.revive
+        revive = self._rehearsal() if dry_run else self.revive
         items = []
         # One that is revived and buried again has changed later than where the pages have come to: it comes but once.
         for job in self.each(query, **filters):
-            fate, why = _try(revive, job.id)
+            fate, why = fate_after(revive, job.id)
             items.append(Item(job_id=job.id, task=job.task, scope=job.scope, fate=fate, why=why))
             progress(items[-1])
         return Revival(items=tuple(items), dry_run=dry_run)
+
+    def rehearse(self, *job_ids: str) -> dict[str, tuple[Fate, str]]:
+        """Tell what would become of these, and why, if they were revived one after the other; change nothing."""
+        revive = self._rehearsal()
+        return {job_id: fate_after(revive, job_id) for job_id in job_ids}
 
     def discard(self, job_id: str) -> DiscardAnswer:
         """End a dead letter for good: it is cancelled, and whatever message of it is still under way runs nothing."""
@@ -141,12 +151,28 @@ class DeadLetters:
             return Absent()
         return job if job.state is State.BURIED else NotBuried(job)
 
+    def _rewritten(
+        self, job: Job, args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None
+    ) -> tuple[bytes, str]:
+        try:
+            return self._rewrite(job, args, kwargs)
+        except OnceleryError:
+            raise
+        except Exception as error:
+            # A call that does not fit its task is the letter's fault, and told; anything else may be one of ours.
+            if not isinstance(error, TypeError):
+                _logger.exception("could not revive job %s", job.id)
+            raise RevivalError(f"{type(error).__name__}: {error}", key=job.key, job_id=job.id) from error
+
+    def _rehearsal(self) -> Callable[[str], ReviveAnswer]:
+        return partial(self._rehearse, {})
+
     def _rehearse(self, revived: dict[str, Job], job_id: str) -> ReviveAnswer:
         """Answer what `revive` would, after others were `revived`; change nothing."""
         job = self._dead(job_id)
         if not isinstance(job, Job):
             return job
-        self._rewrite(job, None, None)
+        self._rewritten(job)
         keeper = revived.get(job.key) or self._ledger.last(job.key)
         if keeper and keeper.id != job.id and _keeps_key(keeper):
             return Existing(keeper)
@@ -169,11 +195,13 @@ def _buried(query: Query | None, filters: Filters) -> Query:
     return replace(query_of(query, filters), states=frozenset({State.BURIED}))
 
 
-def fate_of(answer: ReviveAnswer) -> tuple[Fate, str]:
-    """Tell in words what became of a dead letter that was to be revived, and why."""
+def fate_of(answer: ReviveAnswer | DiscardAnswer) -> tuple[Fate, str]:
+    """Tell in words what became of a dead letter, and why."""
     match answer:
         case Revived():
             return Fate.REVIVED, ""
+        case Discarded():
+            return Fate.DISCARDED, ""
         case Existing(job):
             return Fate.SUPERSEDED, f"by job {job.id}, which is {job.state}"
         case NotBuried(job):
@@ -184,13 +212,11 @@ def fate_of(answer: ReviveAnswer) -> tuple[Fate, str]:
             assert_never(answer)
 
 
-def _try(revive: Callable[[str], ReviveAnswer], job_id: str) -> tuple[Fate, str]:
+def fate_after(act: Callable[[str], ReviveAnswer | DiscardAnswer], job_id: str) -> tuple[Fate, str]:
+    """Revive or discard one among many, and tell what became of it, and why; only a store that is away is raised."""
     try:
-        return fate_of(revive(job_id))
+        return fate_of(act(job_id))
     except StoreUnavailableError:
         raise
-    except Exception as error:
-        # A call that does not fit its task is the letter's fault, and told; anything else may be one of ours.
-        if not isinstance(error, TypeError | OnceleryError):
-            _logger.exception("could not revive job %s", job_id)
-        return Fate.FAILED, f"{type(error).__name__}: {error}"
+    except OnceleryError as error:
+        return Fate.FAILED, str(error)

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from oncelery import Oncelery
 from oncelery import answers as a
 from oncelery.celery.message import Message
-from oncelery.errors import StoreUnavailableError
+from oncelery.errors import RevivalError, StoreUnavailableError
 from oncelery.events import Event
 from oncelery.job import DISCARDED, Cause, Reason, State
 from oncelery.operations.dead_letters import Fate, Item
@@ -87,6 +87,18 @@ def test_arguments_that_the_task_does_not_take_leave_the_dead_letter_as_it_is(
 
     assert job(once, 1).state is State.BURIED
     assert published == []
+
+
+def test_a_dead_letter_that_cannot_be_read_stays_one_and_the_log_says_where_it_failed(
+    once: Oncelery, caplog: pytest.LogCaptureFixture
+) -> None:
+    bury(once, replace(submission(1), body=b"\xff"))
+
+    with pytest.raises(RevivalError, match="DecodeError"):
+        once.dead_letters.revive("job-1")
+
+    assert job(once, 1).state is State.BURIED
+    assert "Traceback" in caplog.text
 
 
 def test_a_revived_job_has_not_expired_and_has_all_its_retries(
@@ -196,6 +208,25 @@ def test_of_two_dead_letters_of_one_key_only_the_newer_is_revived(
 
     assert fates(rehearsed.items) == fates(revived.items) == {"job-2": Fate.REVIVED, "job-1": Fate.SUPERSEDED}
     assert [job_id for job_id, _ in published] == ["job-2"]
+
+
+def test_those_that_are_named_are_rehearsed_as_they_would_be_revived(
+    once: Oncelery, clock: FakeClock, published: list[tuple[str, object]]
+) -> None:
+    bury(once, submission(1), replace(submission(1), id="job-2"), clock=clock)
+
+    alone = once.dead_letters.rehearse("job-1")
+    together = once.dead_letters.rehearse("job-1", "nobody", "job-2")
+
+    assert {job_id: fate for job_id, (fate, _) in alone.items()} == {"job-1": Fate.REVIVED}
+    assert [(job_id, fate) for job_id, (fate, _) in together.items()] == [
+        ("job-1", Fate.REVIVED),
+        ("nobody", Fate.FAILED),
+        ("job-2", Fate.SUPERSEDED),
+    ]
+    assert published == []
+    assert isinstance(once.dead_letters.revive("job-1"), a.Revived)
+    assert isinstance(once.dead_letters.revive("job-2"), a.Existing)
 
 
 def test_a_job_that_is_buried_again_meanwhile_is_revived_but_once(

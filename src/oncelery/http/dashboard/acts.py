@@ -14,15 +14,14 @@ import msgspec
 from kombu.exceptions import OperationalError
 
 from oncelery.answers import Absent, Cancelled, Discarded, Existing, Finished, NotBuried, Requested, Revived
-from oncelery.errors import StoreUnavailableError
 from oncelery.http.audit import audited, tell
 from oncelery.http.auth import Caller
 from oncelery.http.dashboard.desk import Desk, ElsewhereError, Shown
 from oncelery.http.dashboard.pages import Asked
 from oncelery.http.dashboard.session import Form
 from oncelery.http.problems import INVALID_ARGUMENTS, INVALID_REQUEST, JOB_FINISHED, ProblemError
-from oncelery.job import DISCARDED, Job, State
-from oncelery.operations.dead_letters import Fate, fate_of
+from oncelery.job import Job, State
+from oncelery.operations.dead_letters import fate_after
 from oncelery.operations.redaction import HIDDEN
 
 #: What is said on a job's page after something was done to it.
@@ -149,12 +148,7 @@ def _cancel(desk: Desk, caller: Caller, job: Job, *, terminate: bool) -> Shown:
 def _revive(desk: Desk, caller: Caller, job: Job, form: Form) -> Shown:
     corrected = _correction(form) if "edit" in form else {}
     how = "revive with other arguments" if corrected else "revive"
-    try:
-        answer = audited(caller, how, job, partial(desk.once.dead_letters.revive, job.id, **corrected))
-    except StoreUnavailableError:
-        raise
-    except Exception as error:
-        raise ProblemError(INVALID_ARGUMENTS, f"It cannot be revived like this: {error}") from error
+    answer = audited(caller, how, job, partial(desk.once.dead_letters.revive, job.id, **corrected))
     match answer:
         case Revived():
             raise ElsewhereError(job.id, "revived")
@@ -209,14 +203,8 @@ def act_on_many(desk: Desk, caller: Caller, asked: Asked, form: Form) -> Shown:
 
 def _one_of_many(desk: Desk, caller: Caller, verb: str, job: Job) -> tuple[str, str]:
     """Do it to one, and tell what became of it, and why."""
-    try:
-        answer = desk.once.dead_letters.revive(job.id) if verb == "revive" else desk.once.dead_letters.discard(job.id)
-    except StoreUnavailableError:
-        raise
-    except Exception as error:  # noqa: BLE001 - the others are to be done all the same
-        fate, why = str(Fate.FAILED), f"{type(error).__name__}: {error}"
-    else:
-        fate, why = (DISCARDED, "") if isinstance(answer, Discarded) else fate_of(answer)
+    letters = desk.once.dead_letters
+    fate, why = fate_after(letters.revive if verb == "revive" else letters.discard, job.id)
     tell(caller, verb, job, fate)
     return fate, why
 

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from oncelery.errors import ConfigurationError, OnceleryError, StoreUnavailableError
+from oncelery.errors import ConfigurationError, OnceleryError
 from oncelery.http.audit import tell_sign_in
 from oncelery.http.auth import Access, Caller, Role
 from oncelery.http.dashboard import acts, live, pages
@@ -31,7 +31,7 @@ from oncelery.http.dashboard.session import (
     with_key,
 )
 from oncelery.http.keys import KeySource
-from oncelery.http.problems import STORE_UNAVAILABLE, ProblemError, problem_of
+from oncelery.http.problems import ProblemError, problem_of
 from oncelery.http.streaming import EventStream
 from oncelery.http.threads import in_thread
 from oncelery.job import State
@@ -198,8 +198,11 @@ class Site:
             return await in_thread(self._read, caller, show)
         except HTTPException as error:
             return _trouble(error)
-        except StoreUnavailableError as error:
-            return _trouble(ProblemError(STORE_UNAVAILABLE, str(error)))
+        except OnceleryError as error:
+            problem = problem_of(error)
+            if problem is None:
+                raise
+            return _trouble(problem)
 
     def _read(self, caller: Caller, show: Callable[[], Shown]) -> Shown:
         """Read what a page shows, and what its frame tells."""
