@@ -102,7 +102,6 @@ def test_what_celery_does_by_default_is_found(shop: Shop) -> None:
     ("check", "conf"),
     [
         ("pickle-accepted", {"accept_content": ["json", "pickle"]}),
-        ("result-expiry", {"result_expires": 60}),
         ("always-eager", {"task_always_eager": True}),
         ("acks-on-failure", {"task_acks_on_failure_or_timeout": False}),
         ("visibility-timeout", {"broker_transport_options": {"visibility_timeout": 60}}),

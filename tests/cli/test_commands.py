@@ -21,6 +21,7 @@ from oncelery.fingerprint import fingerprint
 from oncelery.job import Progress, Reason, Submission
 from oncelery.policy import Policy
 from oncelery.settlement import Bury, Complete
+from oncelery.testing.servers import PostgresServer
 
 
 def test_jobs_are_listed_by_state_task_scope_and_time(desk: Desk) -> None:
@@ -256,6 +257,15 @@ def test_the_doctor_exits_as_its_findings_are(
     away = invoke("doctor", "--store", "redis://127.0.0.1:1/0", "--json")
     assert away.exit_code == 1
     assert [finding["check"] for finding in json.loads(away.stdout)["findings"]] == ["store-unreachable"]
+
+
+def test_the_doctor_s_remedy_for_a_store_is_for_the_namespace_that_was_named(postgres: PostgresServer) -> None:
+    database = f"{postgres.create_database()}?migrate=false"
+
+    ran = invoke("doctor", "--store", database, "--namespace", "shop", "--json")
+
+    fixes = {finding["check"]: finding["fix"] for finding in json.loads(ran.stdout)["findings"]}
+    assert fixes["postgres-migrations"] == "oncelery migrate --store URL --namespace shop"
 
 
 @pytest.mark.parametrize(("package", "extra"), [("redis", "redis"), ("psycopg", "postgres")])

@@ -47,8 +47,6 @@ GOOD = Facts(
         "broker_connection_retry_on_startup": True,
         "broker_connection_max_retries": None,
         "broker_transport_options": {"visibility_timeout": 43200},
-        "result_backend": "redis://results",
-        "result_expires": timedelta(days=1),
         "worker_prefetch_multiplier": 1,
     },
     tasks=(CHARGE, TIDY),
@@ -121,7 +119,6 @@ PLANTED = [
     ("prefetch", replace(GOOD, workers=(WorkerFacts(name="w", prefetched=8, concurrency=2),))),
     ("pickle-accepted", configured(accept_content=["json", "pickle"])),
     ("pickle-accepted", configured(result_accept_content=["application/x-python-serialize"])),
-    ("result-expiry", configured(result_expires=3600)),
     ("always-eager", configured(task_always_eager=True)),
     ("sweeper-absent", stored(tally=Tally(states={}, lapsed=1, overdue=timedelta(hours=1), decisions={}))),
     ("sweeper-off", replace(GOOD, settings=Settings(store="redis://store", sweep_every=0))),
@@ -166,7 +163,6 @@ def test_a_good_set_up_has_no_findings() -> None:
     assert examine(configured(broker_connection_retry_on_startup=None)) == ()
     assert examine(quorum({"x-delivery-limit": -1})) == ()
     assert examine(quorum({}, version=(3, 12))) == ()
-    assert examine(replace(charging(keeps_result=False), conf={**GOOD.conf, "result_expires": 60})) == ()
 
 
 @pytest.mark.parametrize(("name", "facts"), PLANTED, ids=[f"{name}-{n}" for n, (name, _) in enumerate(PLANTED)])

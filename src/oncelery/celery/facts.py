@@ -28,6 +28,7 @@ from oncelery.operations.facts import (
     TaskFacts,
     WorkerFacts,
 )
+from oncelery.settings import Settings
 from oncelery.stores import open_store
 from oncelery.stores.facts import Examinable, ServerFacts
 from oncelery.telemetry.counting import bounds_of
@@ -53,8 +54,6 @@ SETTINGS = (
     "broker_connection_retry_on_startup",
     "broker_transport_options",
     "result_accept_content",
-    "result_backend",
-    "result_expires",
     "task_always_eager",
     "worker_prefetch_multiplier",
 )
@@ -79,7 +78,10 @@ def gather(once: Oncelery) -> Facts:
 
 def gather_store(url: str, namespace: str) -> Facts:
     """Look at a store alone."""
-    return Facts(store=_store(url, lambda: Ledger(open_store(url, namespace=namespace))))
+    return Facts(
+        store=_store(url, lambda: Ledger(open_store(url, namespace=namespace))),
+        settings=Settings(namespace=namespace),
+    )
 
 
 def _store(url: str, find_ledger: Callable[[], Ledger]) -> StoreFacts:
@@ -188,7 +190,6 @@ def _task(task: Any) -> TaskFacts:
         # Celery 5.6 and older know one option for both.
         acks_on_failure=bool(getattr(task, "acks_on_failure", task.acks_on_failure_or_timeout)),
         acks_on_timeout=bool(getattr(task, "acks_on_timeout", task.acks_on_failure_or_timeout)),
-        keeps_result=not task.ignore_result,
         only_one=getattr(task.run, MARK, False),
         counted=_counted(task) if guarded else {},
         calls=frozenset(_code_of(task).co_names) if _code_of(task) else frozenset(),

@@ -26,8 +26,6 @@ class TaskFacts:
     reject_on_worker_lost: bool = True
     acks_on_failure: bool = True
     acks_on_timeout: bool = True
-    #: Whether its results are kept for whoever asks.
-    keeps_result: bool = True
     #: Whether `@only_one` keeps its instances apart.
     only_one: bool = False
     #: The arguments that make its key, with the names of their types.

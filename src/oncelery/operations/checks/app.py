@@ -21,20 +21,6 @@ def pickle_accepted(facts: Facts) -> Iterator[Complaint]:
             yield f"{setting} has {', '.join(sorted(found))}", f'app.conf.{setting} = ["json"]'
 
 
-@error
-def result_expiry(facts: Facts) -> Iterator[Complaint]:
-    """A duplicate is given the AsyncResult of the job that did the work; get() waits for ever if that has expired."""
-    expires = _span(facts.conf.get("result_expires"))
-    if expires is None or not facts.conf.get("result_backend"):
-        return
-    longest = max((policy.retention for task, policy in facts.guarded if task.keeps_result), default=timedelta(0))
-    if expires < longest:
-        yield (
-            f"results expire after {expires}, while completed jobs answer duplicates for {longest}",
-            f"app.conf.result_expires = {int(longest.total_seconds())}",
-        )
-
-
 @warning
 def always_eager(facts: Facts) -> Iterator[Complaint]:
     """Tasks run in the process that calls them: no worker takes over when that dies."""
@@ -68,14 +54,7 @@ def no_worker(facts: Facts) -> Iterator[Complaint]:
         yield f"no worker answers, and jobs are queued or running: {waiting}", "celery -A yourapp worker"
 
 
-CHECKS = (pickle_accepted, result_expiry, always_eager, sweeper_absent, sweeper_off, no_worker)
-
-
-def _span(setting: object) -> timedelta | None:
-    """Read what Celery takes for a time: seconds, a timedelta, or nothing for never."""
-    if isinstance(setting, timedelta):
-        return setting
-    return timedelta(seconds=float(setting)) if isinstance(setting, int | float) and setting else None
+CHECKS = (pickle_accepted, always_eager, sweeper_absent, sweeper_off, no_worker)
 
 
 def _round(span: timedelta) -> timedelta:
