@@ -10,9 +10,12 @@ import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import Result
+from kombu.exceptions import OperationalError
+from msgspec.structs import replace
 
 from cli.desk import HERE, Desk, invoke
 from oncelery.answers import Granted
@@ -41,15 +44,28 @@ def test_jobs_are_listed_by_state_task_scope_and_time(desk: Desk) -> None:
     assert desk.run("jobs", "--task", "shop.other").stdout == f"no jobs in the namespace '{desk.namespace}'\n"
 
 
-def test_pages_of_jobs_follow_each_other(desk: Desk) -> None:
+@pytest.mark.parametrize(
+    ("word", "ids"),
+    [
+        ("jobs", lambda told: [job["id"] for job in told["jobs"]]),
+        ("dead-letters", lambda told: [job["id"] for job in told["dead_letters"]]),
+        ("duplicates", lambda told: [each["job_id"] for each in told["duplicates"]]),
+    ],
+)
+def test_pages_follow_each_other(desk: Desk, word: str, ids: Callable[[Any], list[str]]) -> None:
     for order in "abc":
-        desk.submit(order)
+        desk.ledger.reserve(replace(desk.submit(order), id=f"duplicate-{order}"))
+        if word == "dead-letters":
+            desk.bury(order)
 
-    first = desk.run("jobs", "--limit", "2").stdout
+    first = desk.run(word, "--limit", "2").stdout
     cursor = re.search(r"more: --cursor (\S+)", first)
 
     assert cursor
-    assert [job["id"] for job in desk.json("jobs", "--cursor", cursor[1])["jobs"]] == ["job-a"]
+    assert "job-c" in first
+    last = desk.json(word, "--cursor", cursor[1])
+    assert (ids(last), last["cursor"]) == (["job-a"], "")
+    assert "more:" not in desk.run(word, "--cursor", cursor[1]).stdout
 
 
 def test_jobs_are_watched_until_ctrl_c(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,6 +114,12 @@ def test_secrets_are_hidden_and_without_an_app_so_is_what_might_be_one(desk: Des
     assert (known["args"], unknown["args"]) == (["o-1"], ["[redacted]"])
 
 
+def test_without_an_app_secrets_of_a_result_are_hidden(desk: Desk) -> None:
+    desk.ledger.settle(desk.begin("a").lease, Complete(result=b'{"charged": 500, "card": {"cvv": "123"}}'))
+
+    assert desk.json("show", "job-a")["result"] == {"charged": 500, "card": {"cvv": "[redacted]"}}
+
+
 def test_a_dead_letter_is_shown_with_its_error(desk: Desk) -> None:
     shown = desk.run("show", desk.bury("a")).stdout
 
@@ -138,6 +160,26 @@ def test_terminating_needs_the_app(desk: Desk, app: Callable[..., Result]) -> No
     assert "needs your app" in desk.run("cancel", "job-a", "--terminate").output
     assert app("cancel", "job-a", "--terminate").stdout == "job-a  cancelled\n"
     assert desk.state("a") == "cancelled"
+
+
+def test_jobs_whose_processes_cannot_be_told_are_named_and_cancelled_all_the_same(
+    desk: Desk, app: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object, **__: object) -> None:
+        raise OperationalError
+
+    desk.begin("a")
+    desk.begin("b")
+    monkeypatch.setattr("celery.app.control.Control.revoke", away)
+
+    ran = app("cancel", "job-a", "job-none", "job-b", "--terminate", "--json")
+
+    told = json.loads(ran.stdout)
+    assert ran.exit_code == 1
+    assert told["job-a"] == told["job-b"]
+    assert "cancelled, but" in told["job-a"]
+    assert "no such job" in told["job-none"]
+    assert (desk.state("a"), desk.state("b")) == ("cancelled", "cancelled")
 
 
 def test_dead_letters_are_listed_revived_and_discarded(desk: Desk, app: Callable[..., Result]) -> None:
@@ -202,6 +244,12 @@ def test_many_dead_letters_are_revived_at_once_and_what_is_superseded_stays(
         ["dead-letters", "discard"],
         ["jobs", "--state", "lost"],
         ["jobs", "--since", "yesterday"],
+        ["jobs", "--since", "999999d"],
+        ["jobs", "--cursor", "zzz"],
+        ["jobs", "--watch", "--cursor", "zzz"],
+        ["dead-letters", "--cursor", "zzz"],
+        ["duplicates", "--cursor", "zzz"],
+        ["duplicates", "--since", "1h"],
         ["cancel"],
         ["doctor", "--ignore", "nonsense"],
     ],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 import click
 
@@ -10,6 +10,9 @@ from oncelery.answers import Absent, CancelAnswer, Cancelled, Finished, Requeste
 from oncelery.cli.output import json_option, print_json
 from oncelery.cli.target import Target, target_options
 from oncelery.operations.dead_letters import NO_SUCH_JOB
+
+if TYPE_CHECKING:
+    from oncelery.operations.jobs import Jobs
 
 
 @click.command()
@@ -24,18 +27,30 @@ def cancel(
 ) -> None:
     """Cancel jobs; it holds even while no worker is up. Exits with 1 if one was finished already, or is unknown."""
     jobs = target.once().jobs if terminate else target.jobs()
-    answers = {job_id: jobs.cancel(job_id, reason=reason, terminate=terminate) for job_id in job_ids}
+    answers = {job_id: _cancel(jobs, job_id, reason=reason, terminate=terminate) for job_id in job_ids}
     told = {job_id: _word(answer) for job_id, answer in answers.items()}
     if as_json:
         print_json(told)
     else:
         for job_id, word in told.items():
             click.echo(f"{job_id}  {word}")
-    ctx.exit(any(isinstance(answer, Finished | Absent) for answer in answers.values()))
+    ctx.exit(any(isinstance(answer, Finished | Absent | None) for answer in answers.values()))
 
 
-def _word(answer: CancelAnswer) -> str:
+def _cancel(jobs: Jobs, job_id: str, *, reason: str, terminate: bool) -> CancelAnswer | None:
+    """Cancel a job; None if that stands, but its process could not be told."""
+    from kombu.exceptions import OperationalError  # noqa: PLC0415 - Celery is not loaded for --help
+
+    try:
+        return jobs.cancel(job_id, reason=reason, terminate=terminate)
+    except OperationalError:
+        return None
+
+
+def _word(answer: CancelAnswer | None) -> str:
     match answer:
+        case None:
+            return "cancelled, but the broker did not take the order to end its process: give the command again"
         case Cancelled():
             return "cancelled"
         case Requested():

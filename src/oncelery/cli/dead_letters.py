@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oncelery.cli.output import Moment, ago, console, error_of, fields_of, json_option, print_json, printable, table
+from oncelery.cli.output import (
+    Moment,
+    ago,
+    error_of,
+    fields_of,
+    json_option,
+    page_of,
+    page_options,
+    print_json,
+    print_page,
+    printable,
+    table,
+)
 from oncelery.cli.target import Target, target_options
 from oncelery.job import Query, State
 from oncelery.operations.dead_letters import Fate, fate_after, fate_of
@@ -41,19 +53,27 @@ class Json(click.ParamType[Any]):
 @click.option("--task", default="", help="Only this task's.")
 @click.option("--scope", default="", help="Only this tenant's.")
 @click.option("--since", type=Moment(), help="Buried since: 30m, 2h, 7d or a date.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="How many.")
+@page_options
 @json_option
 @target_options
 @click.pass_context
 def dead_letters(
-    ctx: click.Context, target: Target, *, task: str, scope: str, since: datetime | None, limit: int, as_json: bool
+    ctx: click.Context,
+    target: Target,
+    *,
+    task: str,
+    scope: str,
+    since: datetime | None,
+    limit: int,
+    cursor: str,
+    as_json: bool,
 ) -> None:
     """List dead letters, the newest first; or revive or discard them."""
     if ctx.invoked_subcommand:
         return
-    query = Query(states=frozenset({State.BURIED}), task=task, scope=scope, since=since, limit=limit)
+    query = Query(states=frozenset({State.BURIED}), task=task, scope=scope, since=since, cursor=cursor, limit=limit)
     jobs = target.jobs()
-    page = jobs.find(query)
+    page = page_of(lambda: jobs.find(query), cursor)
     if as_json:
         print_json({"dead_letters": [fields_of(job, jobs) for job in page.items], "cursor": page.cursor})
         return
@@ -62,7 +82,7 @@ def dead_letters(
         for job in page.items
     ]
     columns = ("ID", "TASK", "REASON", "ATTEMPTS", "BURIED", "SCOPE", "ERROR")
-    console().print(table(columns, rows) if rows else f"no dead letters {target.where}")
+    print_page(page, table(columns, rows) if rows else f"no dead letters {target.where}")
 
 
 @dead_letters.command()

@@ -10,7 +10,20 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from oncelery.cli.output import Cropped, Moment, ago, coloured, console, fields_of, json_option, print_json, table
+from oncelery.cli.output import (
+    Cropped,
+    Moment,
+    ago,
+    coloured,
+    console,
+    fields_of,
+    json_option,
+    page_of,
+    page_options,
+    print_json,
+    print_page,
+    table,
+)
 from oncelery.cli.target import Target, target_options
 from oncelery.job import Job, Page, Query, State
 
@@ -37,8 +50,7 @@ COLUMNS = ("ID", "TASK", "STATE", "PROGRESS", "ATTEMPT", "CHANGED", "SCOPE", "DU
 @click.option("--task", default="", help="Only this task's.")
 @click.option("--scope", default="", help="Only this tenant's.")
 @click.option("--since", type=Moment(), help="Changed since: 30m, 2h, 7d or a date.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="How many.")
-@click.option("--cursor", default="", help="Where the last page ended.")
+@page_options
 @click.option("--watch", is_flag=True, help="Show them anew every two seconds, until Ctrl-C.")
 @json_option
 @target_options
@@ -58,17 +70,13 @@ def jobs(
     known = target.jobs()
     asked = frozenset(State(state) for state in states)
     query = Query(states=asked, task=task, scope=scope, since=since, cursor=cursor, limit=limit)
+    page = page_of(lambda: known.find(query), cursor)
     if as_json:
-        page = known.find(query)
         print_json({"jobs": [fields_of(job, known) for job in page.items], "cursor": page.cursor})
     elif watch:
         _watch(lambda: _shown(known.find(query), target))
     else:
-        page = known.find(query)
-        terminal = console()
-        terminal.print(_shown(page, target))
-        if page.cursor:
-            terminal.print(f"more: --cursor {page.cursor}")
+        print_page(page, _shown(page, target))
 
 
 def _shown(page: Page[Job], target: Target) -> RenderableType:

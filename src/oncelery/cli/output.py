@@ -13,8 +13,8 @@ import click
 import msgspec
 from msgspec.structs import replace
 
-from oncelery.errors import ConfigurationError
-from oncelery.job import Failure, Job
+from oncelery.errors import ConfigurationError, OnceleryError
+from oncelery.job import Failure, Job, Page
 from oncelery.operations.jobs import Jobs
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rich.segment import Segment
     from rich.table import Table
 
+T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 #: How wide a table may be where no terminal says.
@@ -64,7 +65,7 @@ class Moment(click.ParamType[datetime]):
             if value[-1:] in _UNITS:
                 return datetime.now(UTC) - timedelta(**{_UNITS[value[-1]]: float(value[:-1])})
             moment = datetime.fromisoformat(value)
-        except ValueError:
+        except (ValueError, OverflowError):
             self.fail(f"{value!r} is no time: write 30m, 2h, 7d or 2030-01-31T12:00", param, ctx)
         return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
@@ -72,6 +73,32 @@ class Moment(click.ParamType[datetime]):
 def json_option(command: F) -> F:
     """Let a command be asked for JSON."""
     return click.option("--json", "as_json", is_flag=True, help="Answer in JSON.")(command)
+
+
+def page_options(command: F) -> F:
+    """Let a list be asked for page after page."""
+    command = click.option("--cursor", default="", help="Where the last page ended.")(command)
+    return click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="How many.")(
+        command
+    )
+
+
+def page_of(find: Callable[[], Page[T]], cursor: str) -> Page[T]:
+    """Ask for a page; a cursor that no page ended with is wrong usage."""
+    try:
+        return find()
+    except ValueError as error:
+        if not cursor or isinstance(error, OnceleryError):
+            raise
+        raise click.BadParameter(f"no page of this list ended with {cursor!r}", param_hint="--cursor") from error
+
+
+def print_page(page: Page[Any], shown: RenderableType) -> None:
+    """Print what is shown of a page, and how the next one is asked for."""
+    terminal = console()
+    terminal.print(shown)
+    if page.cursor:
+        terminal.print(f"more: --cursor {page.cursor}")
 
 
 def print_json(value: object) -> None:

@@ -22,4 +22,4 @@ class JsonReading:
 
     def result(self, result: bytes) -> Any:  # noqa: ANN401 - whatever the task returned
         """Read what a task returned."""
-        return json.loads(result)
+        return self._redact(json.loads(result))
