@@ -77,3 +77,8 @@ def bury(hand: Hand, name: str = "", kind: str = "refused") -> str:
 
 def seen_of(job: Job) -> str:
     return f"{job.state} {job.fence}"
+
+
+def letters_of(hand: Hand, *job_ids: str) -> list[str]:
+    """Name these as they stand, as a form does that is about many."""
+    return [f"{seen_of(hand.job(job_id))} {job_id}" for job_id in job_ids]

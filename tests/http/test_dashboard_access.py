@@ -5,7 +5,7 @@ import logging
 import pytest
 from fastapi.testclient import TestClient
 from guarded.hand import Hand
-from guarded.plain_browser import PAGES, Dashboard, bury, seen_of, text_of
+from guarded.plain_browser import PAGES, Dashboard, bury, letters_of, seen_of, text_of
 from guarded.web import client_of
 
 from oncelery.http import create_app, new_key
@@ -103,7 +103,7 @@ def test_who_may_only_read_sees_no_way_to_act_and_has_none(doors: Doors, hand: H
     assert "/cancel" not in page.text
     assert board.get("/cancel", params={"id": job.id}).status_code == 403
     assert board.post("/cancel", id=job.id, seen=seen_of(job)).status_code == 403
-    assert board.post("/revive-many", id=job.id, confirmed="1").status_code == 403
+    assert board.post("/revive-many", letter=letters_of(hand, job.id), confirmed="1").status_code == 403
     assert hand.job(job.id).state == "queued"
 
 
@@ -128,7 +128,7 @@ def test_a_tenant_sees_and_acts_on_its_own_jobs_alone(doors: Doors, hand: Hand) 
 def test_a_tenant_can_act_on_no_dead_letter_of_another_among_many(doors: Doors, hand: Hand) -> None:
     theirs = bury(hand)
 
-    answer = doors.enter("tenant").post("/discard-many", id=theirs, confirmed="1")
+    answer = doors.enter("tenant").post("/discard-many", letter=letters_of(hand, theirs), confirmed="1")
 
     assert answer.status_code == 400
     assert hand.job(theirs).state == "buried"

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from guarded.hand import Hand
-from guarded.plain_browser import Dashboard, bury, seen_of, text_of, value_of
+from guarded.plain_browser import Dashboard, bury, letters_of, seen_of, text_of, value_of
 
 from oncelery.operations.redaction import HIDDEN
 
@@ -111,7 +111,7 @@ def test_dead_letters_are_grouped_by_task_and_error_and_a_group_is_revived_at_on
     asked = board.post("/revive-many", all="1", task="raises", error="guarded.app.RefusedError", scope="")
     assert "Revive 3 dead letters?" in text_of(asked)
     assert all(hand.job(job_id).state == "buried" for job_id in refused)
-    done = board.post("/revive-many", id=refused, confirmed="1")
+    done = board.post("/revive-many", letter=letters_of(hand, *refused), confirmed="1")
 
     assert "3 revived" in text_of(done)
     assert {hand.job(job_id).state for job_id in refused} == {"queued"}
@@ -123,7 +123,7 @@ def test_of_many_those_that_cannot_be_revived_are_named_and_the_others_are(board
     superseded, free = bury(hand, name), bury(hand)
     newer = hand.tasks.raises.delay(name, "refused").id
 
-    done = text_of(board.post("/revive-many", id=[superseded, free], confirmed="1"))
+    done = text_of(board.post("/revive-many", letter=letters_of(hand, superseded, free), confirmed="1"))
 
     assert "1 superseded, 1 revived" in done or "1 revived, 1 superseded" in done
     assert f"by job {newer}, which is queued" in done
@@ -132,8 +132,52 @@ def test_of_many_those_that_cannot_be_revived_are_named_and_the_others_are(board
 def test_many_are_discarded(board: Dashboard, hand: Hand) -> None:
     ids = [bury(hand) for _ in range(2)]
 
-    assert "2 discarded" in text_of(board.post("/discard-many", id=ids, confirmed="1"))
+    assert "2 discarded" in text_of(board.post("/discard-many", letter=letters_of(hand, *ids), confirmed="1"))
     assert {hand.job(job_id).state for job_id in ids} == {"cancelled"}
+
+
+def test_of_many_those_that_have_moved_since_they_were_shown_are_left_alone_and_named(
+    board: Dashboard, hand: Hand, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "oncelery.audit")
+    still, revived, again = (bury(hand) for _ in range(3))
+    shown = [*letters_of(hand, still, revived, again), "buried 1 nobody"]
+    for job_id in (again, revived):
+        hand.once.dead_letters.revive(job_id)
+    hand.deliver()
+    assert (hand.job(again).state, hand.job(revived).state) == ("buried", "queued")
+
+    asked = text_of(board.post("/discard-many", letter=shown))
+    done = board.post("/discard-many", letter=shown, confirmed="1")
+
+    assert "Discard 1 dead letter?" in asked
+    assert "3 more that you chose have moved" in asked
+    assert "1 discarded, 3 failed" in text_of(done)
+    assert f"{again} failed it has moved since it was shown: now it is buried" in text_of(done)
+    assert f"{revived} failed it has moved since it was shown: now it is queued" in text_of(done)
+    assert "nobody failed there is no such job" in text_of(done)
+    assert [hand.job(job_id).state for job_id in (still, revived, again)] == ["cancelled", "queued", "buried"]
+    assert f"discard job {again} of raises: refused, it has moved" in caplog.text
+
+
+def test_what_was_chosen_on_a_page_is_what_is_asked_and_done(board: Dashboard, hand: Hand) -> None:
+    job_id = bury(hand)
+
+    listed = board.get("/dead-letters")
+    asked = board.post("/revive-many", letter=value_of(listed, "letter"))
+    done = board.post("/revive-many", letter=value_of(asked, "letter"), confirmed=value_of(asked, "confirmed"))
+
+    assert "1 revived" in text_of(done)
+    assert hand.job(job_id).state == "queued"
+
+
+def test_nothing_is_asked_of_those_that_have_all_moved(board: Dashboard, hand: Hand) -> None:
+    job_id = bury(hand)
+    shown = letters_of(hand, job_id)
+    hand.once.dead_letters.revive(job_id)
+
+    assert "1 failed" in text_of(board.post("/discard-many", letter=shown))
+    assert board.post("/discard-many").status_code == 400
 
 
 def test_an_act_on_a_job_that_has_moved_is_refused_and_says_how_it_stands(board: Dashboard, hand: Hand) -> None:
@@ -168,7 +212,7 @@ def test_nothing_can_be_done_to_a_job_in_the_wrong_state(board: Dashboard, hand:
 def test_many_are_revived_or_discarded_and_nothing_else(board: Dashboard, hand: Hand) -> None:
     dead = bury(hand)
 
-    assert board.post("/cancel-many", id=dead, confirmed="1").status_code == 404
+    assert board.post("/cancel-many", letter=letters_of(hand, dead), confirmed="1").status_code == 404
     assert hand.job(dead).state == "buried"
 
 

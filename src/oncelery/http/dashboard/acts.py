@@ -21,7 +21,7 @@ from oncelery.http.dashboard.pages import Asked
 from oncelery.http.dashboard.session import Form
 from oncelery.http.problems import INVALID_ARGUMENTS, INVALID_REQUEST, JOB_FINISHED, ProblemError
 from oncelery.job import Job, State
-from oncelery.operations.dead_letters import fate_after
+from oncelery.operations.dead_letters import NO_SUCH_JOB, Fate, fate_after
 from oncelery.operations.redaction import HIDDEN
 
 #: What is said on a job's page after something was done to it.
@@ -63,6 +63,7 @@ def dead_letters(desk: Desk, caller: Caller, asked: Asked) -> Shown:
             "start": start,
             "to_a_page": TO_A_PAGE,
             "error_of": error_of,
+            "letter_of": letter_of,
             "asked": {"task": task, "error": error, "scope": asked.get("scope", "")},
         },
     )
@@ -96,7 +97,6 @@ def ask(desk: Desk, caller: Caller, asked: Asked) -> Shown:
             "seen": seen(job),
             "call": {"args": list(call.args), "kwargs": call.kwargs} if call else None,
             "hidden": HIDDEN,
-            "policy": desk.policy(job.task),
         },
         status=200 if allowed else 409,
     )
@@ -188,35 +188,48 @@ def _correction(form: Form) -> dict[str, Any]:
 
 
 def act_on_many(desk: Desk, caller: Caller, asked: Asked, form: Form) -> Shown:
-    """Ask whether to do this to all that were chosen, and do it once that is confirmed."""
+    """Ask whether to do this to all that were chosen, and once that is confirmed do it to those that stand as shown."""
     verb = asked["act"]
     chosen = _chosen(desk, caller, form)
-    if not chosen:
-        raise ProblemError(INVALID_REQUEST, "No dead letter was chosen, or none of them is one any more.")
-    values = {"act": verb, "chosen": chosen, "by_task": Counter(job.task for job in chosen).most_common()}
-    if "confirmed" not in form:
+    if not any(chosen.values()):
+        raise ProblemError(INVALID_REQUEST, "No dead letter was chosen, or there is none of them any more.")
+    standing = [job for letter, job in chosen.items() if job and letter_of(job) == letter]
+    if standing and "confirmed" not in form:
+        by_task = Counter(job.task for job in standing).most_common()
+        values = {"act": verb, "letters": list(chosen), "standing": len(standing), "by_task": by_task}
         return Shown(template="ask_many.html", values=values)
-    fates = [(job, *_one_of_many(desk, caller, verb, job)) for job in chosen]
-    count = Counter(fate for _, fate, _ in fates)
-    return Shown(template="fates.html", values={"act": verb, "fates": fates, "count": count})
+    fates = [_one_of_many(desk, caller, verb, letter, job) for letter, job in chosen.items()]
+    return Shown(template="fates.html", values={"fates": fates, "count": Counter(fate for _, _, fate, _ in fates)})
 
 
-def _one_of_many(desk: Desk, caller: Caller, verb: str, job: Job) -> tuple[str, str]:
-    """Do it to one, and tell what became of it, and why."""
+def letter_of(job: Job) -> str:
+    """Name one among many in a form, and how it stood when it was shown."""
+    return f"{seen(job)} {job.id}"
+
+
+def _one_of_many(desk: Desk, caller: Caller, verb: str, letter: str, job: Job | None) -> tuple[str, str, str, str]:
+    """Do it to one, and tell its id, its task, what became of it, and why."""
+    if job is None:
+        return letter.split(" ", 2)[-1], "", Fate.FAILED, NO_SUCH_JOB
+    if letter_of(job) != letter:
+        tell(caller, verb, job, "refused, it has moved")
+        return job.id, job.task, Fate.FAILED, f"it has moved since it was shown: now it is {job.state}"
     letters = desk.once.dead_letters
     fate, why = fate_after(letters.revive if verb == "revive" else letters.discard, job.id)
     tell(caller, verb, job, fate)
-    return fate, why
+    return job.id, job.task, fate, why
 
 
-def _chosen(desk: Desk, caller: Caller, form: Form) -> list[Job]:
+def _chosen(desk: Desk, caller: Caller, form: Form) -> dict[str, Job | None]:
+    """Give all that were chosen as they stand now; None for what is not there, or not the caller's to see."""
     if "all" not in form:
-        found = [desk.once.dead_letters.get(job_id) for job_id in form.get("id", [])[:READ_AT_MOST]]
-        return [job for job in found if job and caller.sees(job.scope)]
+        letters = form.get("letter", [])[:READ_AT_MOST]
+        found = {letter: desk.once.jobs.get(letter.split(" ", 2)[-1]) for letter in letters}
+        return {letter: job if job and caller.sees(job.scope) else None for letter, job in found.items()}
     task, error = _one(form, "task"), _one(form, "error")
     scope = caller.within(_one(form, "scope"))
-    letters = islice(desk.once.dead_letters.each(scope=scope, task=task, limit=200), READ_AT_MOST)
-    return [job for job in letters if error in ("", error_of(job))]
+    buried = islice(desk.once.dead_letters.each(scope=scope, task=task, limit=200), READ_AT_MOST)
+    return {letter_of(job): job for job in buried if error in ("", error_of(job))}
 
 
 # What they share

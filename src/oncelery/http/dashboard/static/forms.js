@@ -25,7 +25,7 @@ export function offerChoosing() {
   document.addEventListener("change", (event) => {
     const form = event.target.closest("form");
     if (!form || event.target.type !== "checkbox") return;
-    const boxes = [...form.querySelectorAll('input[type="checkbox"][name="id"]')];
+    const boxes = [...form.querySelectorAll('input[type="checkbox"][name="letter"]')];
     if (event.target.dataset.all) for (const box of boxes) box.checked = event.target.checked;
     const chosen = boxes.filter((box) => box.checked).length;
     const all = form.querySelector("[data-all]");
