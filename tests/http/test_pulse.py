@@ -10,6 +10,7 @@ from guarded.hand import Hand
 from guarded.plain_browser import bury
 
 from oncelery.embedded.process import eventually
+from oncelery.errors import StoreUnavailableError
 from oncelery.http.dashboard import figures
 from oncelery.http.dashboard.figures import Lately, Minute, Pulse
 
@@ -71,6 +72,24 @@ def test_a_change_that_is_seen_late_is_counted_once(hand: Hand, monkeypatch: pyt
     hand.deliver_all()
 
     assert happened(pulse) == {"completed": 2}
+
+
+def test_nothing_is_lost_when_the_store_fails_between_two_reads(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(**_: object) -> None:
+        raise StoreUnavailableError
+
+    monkeypatch.setattr(figures, "FRESH", 0)
+    hand.clock.now = datetime.now(UTC)
+    hand.tasks.joining.delay(hand.name())
+    hand.deliver_all()
+    pulse = Pulse(hand.once)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(hand.once.duplicates, "find", away)
+        with pytest.raises(StoreUnavailableError):
+            happened(pulse)
+
+    assert happened(pulse) == {"completed": 1}
 
 
 def test_of_more_than_is_read_at_once_no_minute_is_told_in_part(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,12 +136,16 @@ class Pulse:
             return [Minute(at, dict(self._minutes.get(at, {}))) for at in moments]
 
     def _read(self) -> None:
-        happened = [(ended.at, ended.state.value) for ended in self._ended.new()]
-        happened += [(duplicate.at, DuplicateAnswered.decision) for duplicate in self._answered.new()]
-        for at, word in happened:
-            self._minutes.setdefault(_minute(at), Counter())[word] += 1
+        # Each is given but once: it counts before the store is asked again, which may fail.
+        for ended in self._ended.new():
+            self._count(ended.at, ended.state.value)
+        for duplicate in self._answered.new():
+            self._count(duplicate.at, DuplicateAnswered.decision)
         for old in [at for at in self._minutes if at < datetime.now(UTC) - SPAN]:
             del self._minutes[old]
+
+    def _count(self, at: datetime, word: str) -> None:
+        self._minutes.setdefault(_minute(at), Counter())[word] += 1
 
     def _ended_at(self, cursor: str) -> Page[Ended]:
         page = self._once.jobs.find(states=ENDS, cursor=cursor, limit=200)
