@@ -226,7 +226,6 @@ class Site:
             "signed_in": KEY_COOKIE in request.cookies,
             "csrf": token_of(request),
             "notice": acts.NOTICES.get(request.query_params.get("notice", ""), ""),
-            "namespace": self._desk.once.namespace,
             **shown.values,
         }
 

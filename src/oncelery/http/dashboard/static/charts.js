@@ -1,7 +1,7 @@
 // Draws the numbers of a table, which is there for those who would rather read them: bars, one on top of the other.
 
 const COLOURS = {
-  completed: "--well", retried: "--amber", buried: "--danger", cancelled: "--line-strong", duplicates: "--accent",
+  completed: "--well", buried: "--danger", cancelled: "--line-strong", duplicates: "--accent",
   joined: "--accent", replayed: "--well", busy: "--line-strong", amended: "--amber", rejected: "--danger", refused: "--danger",
 };
 const CLOCK = "{HH}:{mm}";

@@ -3,7 +3,7 @@
 export function morph(old, fresh) {
   let at = old.firstChild;
   for (const node of [...fresh.childNodes]) {
-    const match = find(at, node, old);
+    const match = find(at, node);
     if (!match) {
       old.insertBefore(node, at);
       continue;
@@ -19,7 +19,7 @@ export function morph(old, fresh) {
   }
 }
 
-function find(at, node, parent) {
+function find(at, node) {
   if (node.id) {
     for (let each = at; each; each = each.nextSibling) if (each.id === node.id) return each;
     return null;
