@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import html
 import logging
+import re
 from typing import Any
 
 import pytest
 from guarded.hand import Hand
 from guarded.plain_browser import Dashboard, bury, letters_of, seen_of, text_of, value_of
+from kombu.exceptions import OperationalError
 
 from oncelery.operations.redaction import HIDDEN
 
@@ -23,6 +26,23 @@ def test_a_queued_job_is_cancelled_after_a_page_that_tells_what_will_happen(
     assert "The job is cancelled." in text_of(answer)
     assert hand.job(job_id).state == "cancelled"
     assert f"(this machine): cancel job {job_id} of joining: cancelled" in caplog.text
+
+
+def test_a_process_that_could_not_be_told_to_end_is_told_of_and_how_to_tell_it_again(
+    board: Dashboard, hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object, **__: object) -> None:
+        raise OperationalError
+
+    monkeypatch.setattr(hand.app.control, "revoke", away)
+    job_id = hand.tasks.joining.delay(hand.name()).id
+
+    answer = board.confirm("cancel", job_id, terminate="on")
+
+    assert answer.status_code == 503
+    assert "The broker does not answer" in text_of(answer)
+    assert f"oncelery -A yourapp cancel {job_id} --terminate" in text_of(answer)
+    assert hand.job(job_id).state == "cancelled"
 
 
 def test_a_dead_letter_is_revived(board: Dashboard, hand: Hand, caplog: pytest.LogCaptureFixture) -> None:
@@ -57,6 +77,19 @@ def test_a_dead_letter_is_revived_with_other_arguments_and_its_secrets(board: Da
 
     assert calls == [("o-1", -5, "s3cret"), ("o-1", 5, "s3cret")]
     assert hand.job(job_id).state == "completed"
+
+
+def test_long_arguments_are_edited_whole_and_what_no_form_can_carry_is_not(board: Dashboard, hand: Hand) -> None:
+    long, longest = (bury(hand, "ä" * length) for length in (30_000, 100_000))
+    shown = board.get("/revive", params={"id": long}).text
+
+    edited = re.search("<textarea[^>]*>(.*)</textarea>", shown, re.DOTALL)
+    assert edited
+    board.confirm("revive", long, edit="on", arguments=html.unescape(edited[1]))
+    assert "<textarea" not in board.get("/revive", params={"id": longest}).text
+    board.confirm("revive", longest)
+
+    assert (hand.job(long).state, hand.job(longest).state) == ("queued", "queued")
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from functools import partial
 from itertools import islice
 from types import MappingProxyType
 from typing import Any, Final, assert_never
+from urllib.parse import quote_plus
 
 import msgspec
 from kombu.exceptions import OperationalError
@@ -18,8 +19,9 @@ from oncelery.http.audit import audited, tell
 from oncelery.http.auth import Caller
 from oncelery.http.dashboard.desk import Desk, ElsewhereError, Shown
 from oncelery.http.dashboard.pages import Asked
-from oncelery.http.dashboard.session import Form
-from oncelery.http.problems import INVALID_ARGUMENTS, INVALID_REQUEST, JOB_FINISHED, ProblemError
+from oncelery.http.dashboard.rendering import written
+from oncelery.http.dashboard.session import LARGEST_FORM, Form
+from oncelery.http.problems import BROKER_UNAVAILABLE, INVALID_ARGUMENTS, INVALID_REQUEST, ProblemError
 from oncelery.job import Job, State
 from oncelery.operations.dead_letters import NO_SUCH_JOB, Fate, fate_after
 from oncelery.operations.redaction import HIDDEN
@@ -37,6 +39,9 @@ NOTICES: Final[Mapping[str, str]] = MappingProxyType(
 #: How many dead letters are looked at, and how many are shown on one page.
 READ_AT_MOST: Final = 1000
 TO_A_PAGE: Final = 50
+
+#: The longest text of arguments that is edited on a page, in bytes of the form.
+LONGEST_ARGUMENTS: Final = LARGEST_FORM // 2
 
 _PLACE: Final = re.compile("[0-9]{1,9}")
 
@@ -89,13 +94,16 @@ def ask(desk: Desk, caller: Caller, asked: Asked) -> Shown:
     act, job = asked["act"], desk.job(asked.get("id", ""), caller)
     allowed = job.state.live if act == "cancel" else job.state is State.BURIED
     call = desk.call(job) if act == "revive" else None
+    arguments = written({"args": list(call.args), "kwargs": call.kwargs}) if call else ""
     return Shown(
         template="ask.html" if allowed else "moved.html",
         values={
             "act": act,
             "job": job,
             "seen": seen(job),
-            "call": {"args": list(call.args), "kwargs": call.kwargs} if call else None,
+            "arguments": arguments,
+            # It is sent with the form, edited or not.
+            "editable": len(quote_plus(arguments)) <= LONGEST_ARGUMENTS,
             "hidden": HIDDEN,
         },
         status=200 if allowed else 409,
@@ -131,7 +139,9 @@ def _cancel(desk: Desk, caller: Caller, job: Job, *, terminate: bool) -> Shown:
     try:
         answer = audited(caller, "terminate" if terminate else "cancel", job, cancel)
     except OperationalError as error:
-        raise ProblemError(JOB_FINISHED, "The job is cancelled, but the broker could not tell its process.") from error
+        again = f"oncelery -A yourapp cancel {job.id} --terminate"
+        detail = f"The job is cancelled, but its process could not be told to end. Once the broker is back: {again}"
+        raise ProblemError(BROKER_UNAVAILABLE, detail) from error
     match answer:
         case Cancelled():
             raise ElsewhereError(job.id, "cancelled")

@@ -87,11 +87,16 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.2f}"
 
 
+def written(value: object) -> str:
+    """Write a value of a task as JSON, for people."""
+    return json.dumps(value, ensure_ascii=False, indent=2, default=str)
+
+
 def pretty(value: object) -> str:
     """Write a value of a task as JSON, cut where nobody reads on."""
-    written = json.dumps(value, ensure_ascii=False, indent=2, default=str)
-    more = len(written) - LONGEST_VALUE
-    return written if more <= 0 else f"{written[:LONGEST_VALUE]}\n… {more:,} more characters"
+    whole = written(value)
+    more = len(whole) - LONGEST_VALUE
+    return whole if more <= 0 else f"{whole[:LONGEST_VALUE]}\n… {more:,} more characters"
 
 
 @cache
