@@ -25,15 +25,15 @@ ALONE = ("--without-mingle", "--without-gossip", "--without-heartbeat")
 
 
 @contextmanager
-def valkey() -> Iterator[Path]:
-    """Start a private server, say in the environment where it is, and give a folder for the rest."""
-    with TemporaryDirectory() as folder, EmbeddedServer(Path(folder) / "valkey") as server:
+def valkey() -> Iterator[EmbeddedServer]:
+    """Start a private server, and say in the environment where it is; its folder has room for the rest."""
+    with TemporaryDirectory() as folder, EmbeddedServer(folder) as server:
         os.environ["BROKER_URL"] = server.url
         os.environ["LEDGER_URL"] = server.url.removesuffix("/0") + "/1"
         # So that nobody waits long for a takeover; 30 s by default.
         os.environ["ONCELERY_LEASE"] = "2"
         os.environ["ONCELERY_SWEEP_EVERY"] = "0.5"
-        yield Path(folder)
+        yield server
 
 
 @contextmanager

@@ -24,10 +24,10 @@ CARD = "4242-4242-4242-4242"
 
 def main() -> None:
     """Start the servers, play, and stop them."""
-    with valkey() as folder, Bank() as bank:
+    with valkey() as server, Bank() as bank:
         os.environ["BANK_URL"] = bank.url
         # Only now: it reads the environment.
-        play(import_module(APP), bank, folder / "worker.log")
+        play(import_module(APP), bank, server.folder / "worker.log")
 
 
 def play(payments: Any, bank: Bank, log: Path) -> None:  # noqa: ANN401 - the module

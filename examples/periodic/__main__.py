@@ -25,12 +25,12 @@ ENOUGH = 3
 
 def main() -> None:
     """Start the servers, play, and stop them."""
-    with valkey() as folder, Warehouse() as warehouse:
+    with valkey() as server, Warehouse() as warehouse:
         os.environ["WAREHOUSE_URL"] = warehouse.url
         # Here instances are counted that overlap: on a machine that is very busy, two seconds are soon over.
         os.environ["ONCELERY_LEASE"] = "5"
         # Only now: it reads the environment.
-        play(import_module(APP), warehouse, folder)
+        play(import_module(APP), warehouse, server.folder)
 
 
 def play(periodic: Any, warehouse: Warehouse, folder: Path) -> None:  # noqa: ANN401 - the module

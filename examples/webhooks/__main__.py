@@ -35,12 +35,12 @@ TENANTS = {name: "whsec_" + b64encode(secrets.token_bytes(32)).decode() for name
 
 def main() -> None:
     """Start the servers, play, and stop them."""
-    with valkey() as folder:
-        os.environ["DATABASE_URL"] = f"sqlite:///{folder / 'books.db'}"
+    with valkey() as server:
+        os.environ["DATABASE_URL"] = f"sqlite:///{server.folder / 'books.db'}"
         os.environ["WEBHOOK_SECRETS"] = json.dumps(TENANTS)
-        prepare(folder / "books.db")
+        prepare(server.folder / "books.db")
         # Only now: it reads the environment.
-        play(import_module(APP), folder)
+        play(import_module(APP), server.folder)
 
 
 def play(webhooks: Any, folder: Path) -> None:  # noqa: ANN401 - the module

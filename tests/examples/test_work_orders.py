@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -15,16 +14,14 @@ SOON = 400.0
 
 
 def test_each_ticket_is_kept_once_though_broker_and_worker_are_lost_in_the_middle_of_a_batch(
-    postgres: PostgresServer, pytestconfig: pytest.Config, tmp_path: Path
+    postgres: PostgresServer, pytestconfig: pytest.Config
 ) -> None:
-    folder = pytestconfig.rootpath / "examples" / "work_orders"
     database = postgres.create_database()
 
-    # From another folder, as a reader may: it has to find its own parts.
     played = subprocess.run(
-        [sys.executable, folder / "run.py"],
+        [sys.executable, "-m", "examples.work_orders"],
         env=os.environ | {"DATABASE_URL": database},
-        cwd=tmp_path,
+        cwd=pytestconfig.rootpath,
         capture_output=True,
         text=True,
         timeout=SOON,
@@ -33,7 +30,8 @@ def test_each_ticket_is_kept_once_though_broker_and_worker_are_lost_in_the_middl
 
     assert played.returncode == 0, played.stdout + played.stderr
     # What the reader is shown is what the reader will see; but on a slow machine the first batch may need two attempts.
-    shown = (folder / "README.md").read_text().partition("run.py\n")[2].partition("```")[0].splitlines()
+    readme = (pytestconfig.rootpath / "examples" / "work_orders" / "README.md").read_text()
+    shown = readme.partition("$ python -m examples.work_orders\n")[2].partition("```")[0].splitlines()
     seen = played.stdout.splitlines()
     assert seen[:2] + seen[3:] == shown[:2] + shown[3:]
     assert seen[2].startswith("   completed by attempt")
