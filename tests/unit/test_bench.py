@@ -51,6 +51,21 @@ def bench(shop: Shop, oncelery_bench: Callable[[Oncelery], Bench]) -> Bench:
     return oncelery_bench(shop.once)
 
 
+def test_what_an_app_has_found_out_about_its_own_servers_does_not_hold_on_the_bench(
+    shop: Shop, oncelery_bench: Callable[[Oncelery], Bench]
+) -> None:
+    shop.app.conf.update(broker_url="sqs://", result_backend="rpc://")
+    shop.once.__dict__["marks_redeliveries"] = False  # as with SQS
+    assert shop.once.answers_its_callers
+
+    bench = oncelery_bench(shop.once)
+    result = shop.charge.delay("o-1")
+    bench.run_all()
+
+    assert (shop.once.answers_its_callers, shop.once.marks_redeliveries) == (False, True)
+    assert result.get(timeout=1) == "charged o-1 under True"
+
+
 def test_a_retry_is_run_when_its_time_has_come(shop: Shop, bench: Bench) -> None:
     shop.failures.append(TimeoutError())
     result = shop.charge.delay("o-1")

@@ -21,6 +21,7 @@ from kombu.transport import memory
 
 from oncelery.answers import RecordAnswer, SettleAnswer
 from oncelery.celery.extension import Oncelery
+from oncelery.celery.made_once import made_once
 from oncelery.celery.task import IdempotentTask
 from oncelery.errors import ConfigurationError
 from oncelery.job import Job, Lease, Query, State
@@ -42,8 +43,8 @@ Place = Literal["before-begin", "after-begin", "before-settle", "after-settle"]
 #: More messages than a test that ends would send.
 MOST_MESSAGES = 1_000
 
-#: What is made anew for the bench.
-_CACHED = ("settings", "ledger", "counting", "heartbeat", "jobs", "dead_letters", "duplicates", "result_serializer")
+#: What is made anew for the bench: by its settings, or on its ledger.
+_CACHED = tuple(name for name, made in vars(Oncelery).items() if isinstance(made, made_once))
 
 
 class WorkerCrash(BaseException):
