@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from html.parser import HTMLParser
 
@@ -11,7 +12,7 @@ from guarded.plain_browser import PAGES, Dashboard, bury
 from guarded.web import client_of
 
 from oncelery.http import create_app
-from oncelery.http.dashboard.live import message
+from oncelery.http.dashboard import live
 from oncelery.http.dashboard.rendering import STATIC
 
 #: What a browser would run or load if any of it came through as it is.
@@ -81,7 +82,7 @@ def quoted(text: str) -> str:
 
 
 def test_no_text_can_end_a_message_of_a_stream() -> None:
-    written = message("a\r\n\r\nevent: x\rdata: y\n").decode()
+    written = live.message("a\r\n\r\nevent: x\rdata: y\n").decode()
 
     assert all(line.startswith("data: ") for line in written.rstrip("\n").split("\n"))
     assert "\r" not in written
@@ -128,7 +129,22 @@ def test_every_page_weighs_less_than_150_kb_with_all_that_it_loads(board: Dashbo
     assert max(weights.values()) < 150_000, weights
 
 
-def test_a_page_that_is_open_is_sent_again_when_it_changes(hand: Hand) -> None:
+def test_a_page_that_is_open_is_sent_again_when_it_changes_and_only_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "LOOK_EVERY", 0)
+    looks = iter(["first", "first", "second", "second", "first"])
+
+    async def look() -> str:
+        return next(looks)
+
+    async def sent() -> list[object]:
+        parts = aiter(live.stream(look).body_iterator)
+        return [await anext(parts) for _ in range(4)]
+
+    _begin, *messages = asyncio.run(sent())
+    assert messages == [live.message(text) for text in ("first", "second", "first")]
+
+
+def test_a_page_that_is_asked_for_as_a_stream_is_sent_without_its_frame(hand: Hand) -> None:
     # One message is enough: the stream itself never ends by itself, and this client reads all before it answers.
     app = create_app(hand.once)
     with client_of(app) as client, pytest.MonkeyPatch.context() as patch:
