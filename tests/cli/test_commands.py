@@ -207,7 +207,8 @@ def test_dead_letters_are_listed_revived_and_discarded(desk: Desk, app: Callable
 
 def test_a_dry_run_of_one_tells_what_becomes_of_that_one(desk: Desk, app: Callable[..., Result]) -> None:
     older = desk.bury("a")
-    newer = Submission(id="newer", key=fingerprint("shop.charge", {"order": "a"}), task="shop.charge", body=b"[]")
+    body = b'["shop.charge", ["a"], {}, {}]'
+    newer = Submission(id="newer", key=fingerprint("shop.charge", {"order": "a"}), task="shop.charge", body=body)
     granted = desk.ledger.begin(newer, Policy())
     assert isinstance(granted, Granted)
     desk.ledger.settle(granted.lease, Bury(reason=Reason.FAILED))
