@@ -17,10 +17,11 @@ from kombu.exceptions import OperationalError
 from oncelery.answers import Absent, Cancelled, Discarded, Existing, Finished, NotBuried, Requested, Revived
 from oncelery.http.audit import audited, tell
 from oncelery.http.auth import Caller
+from oncelery.http.body import LARGEST
 from oncelery.http.dashboard.desk import Desk, ElsewhereError, Shown
 from oncelery.http.dashboard.pages import Asked
 from oncelery.http.dashboard.rendering import written
-from oncelery.http.dashboard.session import LARGEST_FORM, Form
+from oncelery.http.dashboard.session import Form
 from oncelery.http.problems import BROKER_UNAVAILABLE, INVALID_ARGUMENTS, INVALID_REQUEST, ProblemError
 from oncelery.job import Job, State
 from oncelery.operations.dead_letters import NO_SUCH_JOB, Fate, fate_after
@@ -41,7 +42,7 @@ READ_AT_MOST: Final = 1000
 TO_A_PAGE: Final = 50
 
 #: The longest text of arguments that is edited on a page, in bytes of the form.
-LONGEST_ARGUMENTS: Final = LARGEST_FORM // 2
+LONGEST_ARGUMENTS: Final = LARGEST // 2
 
 _PLACE: Final = re.compile("[0-9]{1,9}")
 
