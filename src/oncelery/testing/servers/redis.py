@@ -27,10 +27,10 @@ class ValkeyServer(RedisProcess):
 
 
 class RedisServer(RedisProcess):
-    """A private Redis: `redis-server` on PATH, such as Debian's Redis 7."""
+    """A private Redis: the program that is named, else `redis-server` on PATH, such as Debian's Redis 7."""
 
-    def __init__(self, *, options: Mapping[str, str] | None = None) -> None:
-        program = shutil.which("redis-server")
+    def __init__(self, *, options: Mapping[str, str] | None = None, program: str | None = None) -> None:
+        program = program or shutil.which("redis-server")
         if program is None:
             raise ServerNotFoundError("no redis-server on PATH; on Debian: apt-get install redis-server")
         super().__init__(fresh_folder("redis"), program=program, options=options)
