@@ -206,6 +206,16 @@ def test_an_older_redis_that_cannot_tell_when_a_write_is_safe_is_found(shop: Sho
     assert found(shop(store=redis7.url)) == set()
 
 
+def test_a_variable_of_the_environment_that_is_almost_a_setting_is_found(
+    shop: Shop, valkey: ValkeyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = found(shop(store=valkey.url))
+
+    monkeypatch.setenv("ONCELERY_RETENTOIN", "60")
+
+    assert found(shop(store=valkey.url)) - before == {"misspelt-variable"}
+
+
 def test_a_postgresql_that_may_forget_is_found(shop: Shop, postgres: PostgresServer) -> None:
     database = postgres.create_database()
 

@@ -119,6 +119,7 @@ PLANTED = [
     ("prefetch", replace(GOOD, workers=(WorkerFacts(name="w", prefetched=8, concurrency=2),))),
     ("pickle-accepted", configured(accept_content=["json", "pickle"])),
     ("pickle-accepted", configured(result_accept_content=["application/x-python-serialize"])),
+    ("misspelt-variable", replace(GOOD, variables=("ONCELERY_LEASE", "ONCELERY_LEESE", "ONCELERY_APP"))),
     ("always-eager", configured(task_always_eager=True)),
     ("sweeper-absent", stored(tally=Tally(states={}, lapsed=1, overdue=timedelta(hours=1), decisions={}))),
     ("sweeper-off", replace(GOOD, settings=Settings(store="redis://store", sweep_every=0))),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from time import monotonic
@@ -28,7 +29,7 @@ from oncelery.operations.facts import (
     TaskFacts,
     WorkerFacts,
 )
-from oncelery.settings import Settings
+from oncelery.settings import PREFIX, Settings
 from oncelery.stores import open_store
 from oncelery.stores.facts import Examinable, ServerFacts
 from oncelery.telemetry.counting import bounds_of
@@ -68,6 +69,7 @@ def gather(once: Oncelery) -> Facts:
     return Facts(
         store=_store(once.settings.store, lambda: once.ledger),
         settings=once.settings,
+        variables=tuple(name for name in sorted(os.environ) if name.startswith(PREFIX.upper())),
         conf={name: app.conf.get(name) for name in SETTINGS},
         tasks=tuple(_task(task) for name, task in sorted(app.tasks.items()) if not name.startswith(BUILT_IN)),
         schedule=tuple(_schedule(app)),

@@ -101,6 +101,8 @@ class Facts:
 
     store: StoreFacts
     settings: Settings = field(default_factory=Settings)
+    #: The names in the environment that begin like those of ours.
+    variables: tuple[str, ...] = ()
     #: Celery's own settings.
     conf: Mapping[str, Any] = field(default_factory=dict)
     tasks: tuple[TaskFacts, ...] = ()

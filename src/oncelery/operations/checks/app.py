@@ -8,6 +8,8 @@ from datetime import timedelta
 from oncelery.operations.checks.check import Complaint, error, warning
 from oncelery.operations.facts import Facts
 from oncelery.operations.jobs import CODE
+from oncelery.settings import PREFIX, Settings
+from oncelery.spelling import SURELY, nearest
 
 #: How long the most overdue job may wait for a sweeper before there is none.
 MOST_OVERDUE = timedelta(seconds=60)
@@ -19,6 +21,16 @@ def pickle_accepted(facts: Facts) -> Iterator[Complaint]:
     for setting in ("accept_content", "result_accept_content"):
         if found := CODE & set(facts.conf.get(setting) or ()):
             yield f"{setting} has {', '.join(sorted(found))}", f'app.conf.{setting} = ["json"]'
+
+
+@warning
+def misspelt_variable(facts: Facts) -> Iterator[Complaint]:
+    """A variable of the environment that no setting is read from changes nothing."""
+    known = {f"{PREFIX}{name}".upper() for name in Settings.names()}
+    for name in facts.variables:
+        # Only what is almost one of ours: an app may have variables of its own that begin alike.
+        if name not in known and (meant := nearest(name, known, alike=SURELY)):
+            yield f"{name} is no setting", f"{meant}=..."
 
 
 @warning
@@ -54,7 +66,7 @@ def no_worker(facts: Facts) -> Iterator[Complaint]:
         yield f"no worker answers, and jobs are queued or running: {waiting}", "celery -A yourapp worker"
 
 
-CHECKS = (pickle_accepted, always_eager, sweeper_absent, sweeper_off, no_worker)
+CHECKS = (pickle_accepted, misspelt_variable, always_eager, sweeper_absent, sweeper_off, no_worker)
 
 
 def _round(span: timedelta) -> timedelta:
