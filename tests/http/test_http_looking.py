@@ -5,6 +5,8 @@ from fastapi.testclient import TestClient
 from guarded.hand import Hand, Runner
 from guarded.web import problem
 
+from oncelery.errors import ConfigurationError
+
 
 def test_a_job_shows_its_stage_its_progress_its_attempts_and_its_times(client: TestClient, hand: Hand) -> None:
     job = hand.job(hand.tasks.joining.delay(hand.name()))
@@ -51,6 +53,18 @@ def test_jobs_are_listed_by_filters_and_page_after_page(client: TestClient, hand
     assert [job["task"] for job in client.get("/jobs?state=completed&state=buried").json()["items"]] == ["joining"]
     assert client.get("/jobs", params={"since": hand.clock().isoformat(), "task": "rejecting"}).json()["items"]
     assert not client.get("/jobs", params={"until": "2000-01-01T00:00:00Z"}).json()["items"]
+
+
+def test_a_fault_of_the_service_is_not_called_the_clients(
+    client: TestClient, hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ConfigurationError("the schema has no ledger")
+
+    monkeypatch.setattr(hand.store, "find", fail)
+
+    with pytest.raises(ConfigurationError):
+        client.get("/jobs")
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 from fastapi import Query
 from fastapi.responses import Response
 
+from oncelery.errors import OnceleryError
 from oncelery.http.body import Instant
 from oncelery.http.problems import INVALID_REQUEST, ProblemError
 from oncelery.http.service import answer_json
@@ -35,4 +36,6 @@ async def paged(find: Callable[..., Page[Any]], **filters: Any) -> Page[Any]:  #
     try:
         return await in_thread(find, **filters)
     except ValueError as error:
+        if isinstance(error, OnceleryError):
+            raise  # the service's own, such as a ledger that is not migrated
         raise ProblemError(INVALID_REQUEST, str(error)) from error
