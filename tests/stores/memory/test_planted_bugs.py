@@ -160,19 +160,19 @@ def a_lease_lapses_an_instant_late(_: Original, entry: Entry, now: datetime) -> 
     return entry.job.lease_until is not None and entry.job.lease_until < now
 
 
-@bug(Entry, "keeps_key")
-def retention_never_ends(_: Original, entry: Entry, _now: datetime) -> bool:
-    return entry.job.state.live or entry.job.state is State.COMPLETED
+@bug(Job, "keeps_key")
+def retention_never_ends(_: Original, job: Job, _now: datetime) -> bool:
+    return job.state.live or job.state is State.COMPLETED
 
 
-@bug(Entry, "keeps_key")
-def retention_is_ignored(_: Original, entry: Entry, _now: datetime) -> bool:
-    return entry.job.state.live
+@bug(Job, "keeps_key")
+def retention_is_ignored(_: Original, job: Job, _now: datetime) -> bool:
+    return job.state.live
 
 
-@bug(Entry, "keeps_key")
-def retention_ends_an_instant_late(_: Original, entry: Entry, now: datetime) -> bool:
-    return entry.job.state.live or bool(entry.job.retained_until and entry.job.retained_until >= now)
+@bug(Job, "keeps_key")
+def retention_ends_an_instant_late(_: Original, job: Job, now: datetime) -> bool:
+    return job.state.live or bool(job.retained_until and job.retained_until >= now)
 
 
 @bug(Entry, "readable")
