@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from celery.signals import import_modules
 from guarded.hand import Hand
 from guarded.versions import resolves_annotations
 from pydantic import BaseModel
 
 from oncelery.answers import Existing, Revived
-from oncelery.job import State
+from oncelery.errors import RevivalError
+from oncelery.job import Job, State
+from oncelery.operations.redaction import HIDDEN
 
 pytestmark = resolves_annotations
 
@@ -88,3 +91,59 @@ def test_a_key_that_the_caller_chose_stays_whatever_the_arguments(hand: Hand, pa
 
     hand.deliver_all()
     assert [parcel.weight for parcel in parcels] == [1, 3]
+
+
+# Tasks whose modules only workers import
+
+
+@pytest.fixture
+def letter(hand: Hand) -> Job:
+    """Give a dead letter of a task that this process does not know."""
+    declare(hand)
+    result = hand.app.tasks["set-password"].delay("ada", "hunter2")
+    hand.deliver_all()
+    hand.app.tasks.unregister("set-password")
+    return hand.job(result)
+
+
+def args_of(hand: Hand, job: Job) -> tuple[Any, ...]:
+    call = hand.once.jobs.call(job)
+    assert call
+    return call.args
+
+
+def declare(hand: Hand) -> None:
+    @hand.once.task(name="set-password", shared=False)
+    def set_password(user: str, password: str) -> None:
+        raise ValueError(user, len(password))
+
+
+def test_a_module_that_only_workers_import_is_imported_to_know_which_arguments_are_secret(
+    hand: Hand, letter: Job
+) -> None:
+    def discover(**_: object) -> None:
+        declare(hand)
+
+    import_modules.connect(discover, sender=hand.app)
+    try:
+        assert args_of(hand, letter) == ("ada", HIDDEN)
+    finally:
+        import_modules.disconnect(discover, sender=hand.app)
+    with pytest.raises(TypeError):
+        hand.once.dead_letters.revive(letter.id, args=["ada", "hunter2", 3])
+
+
+def test_of_a_task_that_nobody_knows_no_argument_is_shown_or_corrected(hand: Hand, letter: Job) -> None:
+    assert args_of(hand, letter) == (HIDDEN, HIDDEN)
+    with pytest.raises(RevivalError, match="does not know the task 'set-password'"):
+        hand.once.dead_letters.revive(letter.id, args=["ada", "hunter3"])
+    assert isinstance(hand.once.dead_letters.revive(letter.id), Revived)
+
+
+def test_a_module_that_cannot_be_imported_is_told_and_hides_all(
+    hand: Hand, letter: Job, caplog: pytest.LogCaptureFixture
+) -> None:
+    hand.app.conf.imports = ("there_is_no_such_module",)
+
+    assert args_of(hand, letter) == (HIDDEN, HIDDEN)
+    assert "could not import" in caplog.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
@@ -25,7 +26,7 @@ from oncelery.celery.recommended import recommend
 from oncelery.celery.reconnecting import Reconnecting
 from oncelery.celery.sweeper import Sweeper, Swept, sweep
 from oncelery.celery.task import IdempotentTask
-from oncelery.errors import ConfigurationError
+from oncelery.errors import ConfigurationError, RevivalError
 from oncelery.fingerprint import KeyChoice, Paths
 from oncelery.heartbeat import Heartbeat
 from oncelery.job import Durability, Job, OnDuplicate
@@ -43,6 +44,8 @@ from oncelery.telemetry.logging import log
 
 if TYPE_CHECKING:
     from oncelery.operations.doctor import Finding
+
+_logger = logging.getLogger("oncelery")
 
 #: The brokers that mark what they deliver again, as Celery calls them.
 MARKING = frozenset({"amqp", "redis", "memory"})
@@ -126,9 +129,20 @@ class Oncelery:
     def reading(self) -> Reading:
         """What shows calls and results, without what is secret."""
         more = self.settings.redact
-        return Reading(
-            self.app, Redaction((*SECRETS, *(more.replace(",", " ").split() if isinstance(more, str) else more)))
-        )
+        hidden = Redaction((*SECRETS, *(more.replace(",", " ").split() if isinstance(more, str) else more)))
+        return Reading(self.app, hidden, self.find_task)
+
+    def find_task(self, name: str) -> Any:
+        """Find a task of the app, also in a module that only its workers have imported so far; None: there is none."""
+        return self.app.tasks.get(name) or self._all_tasks.get(name)
+
+    @made_once
+    def _all_tasks(self) -> Mapping[str, Any]:
+        try:
+            self.app.loader.import_default_modules()
+        except Exception:  # whatever the app's own modules raise: what is asked is about one task of many
+            _logger.exception("could not import the modules of the app's tasks")
+        return self.app.tasks
 
     @made_once
     def heartbeat(self) -> Heartbeat:
@@ -260,7 +274,9 @@ class Oncelery:
         args = None if args is None else restored(args, message.args)
         kwargs = None if kwargs is None else restored(kwargs, message.kwargs)
         message = message.revived(args, kwargs)
-        task = self.app.tasks.get(message.task)
+        task = self.find_task(message.task)
+        if task is None and corrected:
+            raise RevivalError(f"this process does not know the task {message.task!r}: import its module, or let it be")
         if task is not None and task.typing:
             task.__header__(*message.args, **message.kwargs)
         key = job.key

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from celery import Celery
@@ -16,9 +16,10 @@ from oncelery.operations.redaction import HIDDEN, Redaction
 class Reading:
     """Reads bodies and results of jobs; never what would run code, though the app accepts it."""
 
-    def __init__(self, app: Celery, redact: Redaction) -> None:
+    def __init__(self, app: Celery, redact: Redaction, find_task: Callable[[str], Any]) -> None:
         self._app = app
         self._redact = redact
+        self._find_task = find_task
 
     def call(self, body: bytes) -> Call:
         """Read what a task was called with, and hide what is secret in it."""
@@ -27,8 +28,11 @@ class Reading:
 
     def shown(self, task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
         """Give a call as it may be shown: arguments are hidden by the names of their parameters, however given."""
-        known = self._app.tasks.get(task)
-        names = list(inspect.signature(known.run).parameters) if known is not None and args else []
+        known = self._find_task(task) if args else None
+        if known is None:
+            # Nobody knows which of them are secret.
+            return Call((HIDDEN,) * len(args), self._redact(kwargs))
+        names = list(inspect.signature(known.run).parameters)
         given = [HIDDEN if self._redact.hides(name) else self._redact(arg) for name, arg in zip(names, args)]  # noqa: B905
         return Call((*given, *self._redact(args[len(given) :])), self._redact(kwargs))
 
