@@ -31,6 +31,22 @@ def runs_once(task: Any, *args: object) -> bool:
 # Ways to declare a guarded task
 
 
+def test_an_apps_own_task_class_may_be_given_as_the_base(app: Celery) -> None:
+    class DatabaseTask(Task):  # type: ignore[type-arg]
+        abstract = True
+        history = "its own"
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            return f"{super().__call__(*args, **kwargs)} by way of {self.history}"
+
+    @Oncelery(app).task(name="charge", base=DatabaseTask, key="order")
+    def charge(order: str) -> str:
+        return order
+
+    assert runs_once(charge, "o-1")
+    assert charge.delay("o-1").get() == "o-1 by way of its own"
+
+
 def test_a_task_is_declared_with_options_of_ours_and_of_celerys(app: Celery) -> None:
     once = Oncelery(app)
 

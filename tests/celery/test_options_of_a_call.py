@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -110,6 +111,39 @@ def test_an_eta_without_a_zone_is_utc_as_celery_reads_it(hand: Hand) -> None:
     not_before = hand.job(result).not_before
     assert not_before
     assert timedelta(seconds=50) < not_before - hand.clock() <= timedelta(seconds=60)
+
+
+def test_an_id_may_be_a_uuid(hand: Hand) -> None:
+    task_id = uuid.uuid4()
+
+    result = hand.tasks.joining.apply_async((hand.name(),), task_id=task_id)
+
+    assert (result.id, hand.deliver().id) == (str(task_id), str(task_id))
+
+
+def test_a_call_made_by_a_task_may_have_its_priority(hand: Hand) -> None:
+    hand.app.conf.task_inherit_parent_priority = True
+
+    @hand.once.task(name="parent", shared=False)
+    def parent() -> None:
+        hand.tasks.joining.delay("child")
+
+    parent.apply_async(priority=6)
+    hand.deliver()
+
+    with hand.app.connection_for_read() as connection:
+        message: Any = connection.SimpleQueue(hand.queue).get_nowait()
+        assert message.properties["priority"] == 6
+        message.ack()
+
+
+def test_a_result_does_not_keep_the_body_of_its_job(hand: Hand) -> None:
+    name = hand.name()
+
+    results = [hand.tasks.joining.delay(name) for _ in range(2)]
+
+    assert [result.job.body for result in results] == [None, None]
+    assert hand.job(results[0]).body
 
 
 # Jobs that expire

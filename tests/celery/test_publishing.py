@@ -291,13 +291,19 @@ def test_a_duplicate_of_a_completed_job_has_its_result_whatever_the_backend_know
     assert (again.state, again.get(timeout=1)) == ("SUCCESS", {"n": 1})
 
 
-def test_a_duplicate_of_a_live_job_whose_result_nobody_wanted_does_not_wait_for_one(hand: Hand) -> None:
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_duplicate_of_a_live_job_whose_result_nobody_wanted_has_one_if_it_wants_it(
+    hand: Hand, *, wanted: bool
+) -> None:
     name = hand.name()
-    hand.tasks.joining.apply_async((name, 1), ignore_result=True)
+    first = hand.tasks.joining.apply_async((name, 1), ignore_result=True)
 
-    again = hand.tasks.joining.delay(name, 1)
+    again = hand.tasks.joining.apply_async((name, 1), ignore_result=not wanted)
+    hand.deliver_all()
 
-    assert again.get(timeout=1) is None
+    assert (again.id == first.id) is not wanted
+    assert again.get(timeout=1) == (1 if wanted else None)
+    assert len(hand.told(name)) == 1
 
 
 def test_a_duplicate_of_a_job_in_another_tasks_place_has_its_result(hand: Hand) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from celery import Celery, Task
 
-from oncelery import ConfigurationError, IdempotentTask, Oncelery
+from oncelery import ConfigurationError, IdempotentTask, Oncelery, only_one
 
 #: What Celery reads of a task's options besides its attributes.
 CELERYS = (
@@ -121,3 +121,35 @@ def test_what_celery_knows_and_attributes_of_your_own_are_left_to_celery(app: Ce
 
     assert (owned.keys, owned.team) == (("a", "b"), "payments")
     assert callable(once.task(**dict.fromkeys([*CELERYS, *vars(Task)])))
+
+
+def test_a_coroutine_function_is_refused(app: Celery) -> None:
+    @Oncelery(app).task(name="charge")
+    async def charge() -> None: ...
+
+    with pytest.raises(ConfigurationError, match=r"'charge' is a coroutine function.*asyncio\.run"):
+        app.finalize()
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_a_guarded_task_that_is_only_one_as_well_is_refused(app: Celery, *, over: bool) -> None:
+    def charge() -> None: ...
+
+    once: Any = Oncelery(app)
+    app.finalize()
+
+    with pytest.raises(ConfigurationError, match=r"guarded and @only_one.*retention=0"):
+        _ = only_one(once.task(charge)) if over else once.task(only_one(charge))
+
+
+def test_an_option_that_celery_would_make_an_attribute_of_is_refused(app: Celery) -> None:
+    @app.task(name="charge", base=IdempotentTask, key="order")
+    def charge(order: str) -> None: ...
+
+    with pytest.raises(ConfigurationError, match=r"'charge' has key= beside its options: write once="):
+        app.finalize()
+
+
+def test_a_name_of_celerys_own_tasks_is_refused(app: Celery) -> None:
+    with pytest.raises(ConfigurationError, match=r"celery\.mine"):
+        Oncelery(app).task(name="celery.mine")(lambda: None)

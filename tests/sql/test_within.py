@@ -235,6 +235,11 @@ def test_a_connection_that_commits_by_itself_is_refused(shop: Hand, books: Books
         shop.tasks.joining.apply_async((ORDER,), within=connection)
 
 
+def test_a_connection_that_is_not_there_is_refused(shop: Hand) -> None:
+    with pytest.raises(ConfigurationError, match="within= is None"):
+        shop.tasks.joining.apply_async((ORDER,), within=None)
+
+
 def test_an_engine_is_in_no_transaction(shop: Hand, books: Books) -> None:
     with pytest.raises(ConfigurationError, match="is in no transaction"):
         shop.tasks.joining.apply_async((ORDER,), within=books.engine)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -412,7 +412,11 @@ def _generator() -> Iterator[int]:
     yield 1
 
 
-@pytest.mark.parametrize("function", [_coroutine, _generator])
+async def _asynchronous_generator() -> AsyncIterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize("function", [_coroutine, _generator, _asynchronous_generator])
 def test_a_function_that_returns_before_it_has_run_is_refused(function: Callable[[], object]) -> None:
     with pytest.raises(ConfigurationError, match="before it has run"):
         only_one(function)

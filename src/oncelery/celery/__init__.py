@@ -2,11 +2,13 @@
 
 extension     `Oncelery(app)`: what all the others find each other by
 made_once     a property that is made once
+declaring     what cannot work as it is declared is refused
 recommended   settings of Celery that a fail-over needs
 task          the class of guarded tasks: apply_async and __call__                       PUBLISH
 publishing    from a call to a job: reserved, then sent
 gate          the message is made while the ledger is asked
 within        reserved in the caller's own transaction
+times         how long a call waits, the ways Celery writes it
 message       what is kept of a call, and the headers that go with it
 call          one delivery, as `execution` sees it                                       EXECUTE
 replaying     a message whose job has ended: what Celery is told of it

@@ -17,8 +17,9 @@ from celery.states import STARTED
 from kombu.exceptions import EncodeError
 
 from oncelery.celery.message import DIGEST, KEY, NOTIFY, SCOPE, Message, read_written, writable, write
-from oncelery.celery.publishing import delay_until, job_id_of, queue_label
+from oncelery.celery.publishing import job_id_of, queue_label
 from oncelery.celery.time_limits import exposed, held_back
+from oncelery.celery.times import delay_until
 from oncelery.errors import (
     ConfigurationError,
     JobCancelledError,

@@ -14,6 +14,7 @@ from celery.utils.text import match_case
 
 from oncelery.celery.board import Board
 from oncelery.celery.callbacks import Callbacks, declare
+from oncelery.celery.declaring import refuse_lookalikes
 from oncelery.celery.flusher import Flusher
 from oncelery.celery.gate import GATE, at_the_gate
 from oncelery.celery.keeper import Keeper
@@ -37,7 +38,7 @@ from oncelery.operations.jobs import Jobs
 from oncelery.operations.redaction import SECRETS, Redaction, restored
 from oncelery.policy import Backoff, Policy
 from oncelery.settings import PREFIX, Settings
-from oncelery.spelling import SURELY, asked_back, nearest, refuse_unknown
+from oncelery.spelling import refuse_unknown
 from oncelery.stores import open_store
 from oncelery.telemetry.counting import Counting
 from oncelery.telemetry.logging import log
@@ -81,7 +82,7 @@ class Oncelery:
         app.oncelery = self
         for task in app._tasks.values():  # noqa: SLF001 - `app.tasks` would finalize the app
             if isinstance(task, IdempotentTask):
-                task.forget()
+                task.forget_defaults()
         app.steps["consumer"] |= {Reconnecting, Keeper, Sweeper, Flusher}
         declare(app)
         if recommended:
@@ -208,7 +209,17 @@ class Oncelery:
     def task(self, *functions: Callable[..., Any], **options: Any) -> Any:
         """Declare a guarded task: Policy's options are ours, with the app's defaults; all others go to `app.task`."""
         ours = {name: options.pop(name) for name in Policy.names() & options.keys()}
-        _refuse_lookalikes(options, options.setdefault("base", IdempotentTask))
+        if (options.get("name") or "").startswith("celery."):
+            raise ConfigurationError(
+                f"task {options['name']!r}: names that begin with celery. are those of its own tasks"
+            )
+        base = options.setdefault("base", IdempotentTask)
+        if not issubclass(base, IdempotentTask):
+            # The app's own class, as it was given to `app.task` before: its way is gone around ours.
+            options["base"] = type(
+                base.__name__, (IdempotentTask, base), {"abstract": True, "__module__": base.__module__}
+            )
+        refuse_lookalikes(options, options["base"])
         declare: Any = self.app.task(once=ours, **options)
         return declare(functions[0]) if functions else declare
 
@@ -309,14 +320,3 @@ def _refuse_misspelt(conf: Any) -> None:
     for prefix in prefixes:
         written = [name.removeprefix(prefix) for name in conf if name.startswith(prefix)]
         refuse_unknown(written, {match_case(name, prefix) for name in names}, what="setting", prefix=prefix)
-
-
-def _refuse_lookalikes(options: Collection[str], base: type[Any]) -> None:
-    """Refuse what looks like an option of ours: Celery would make an attribute of it, and nobody would know."""
-    # Not `hasattr`: to look at a class's `app` binds it to one.
-    known = dir(base)
-    for name in options:
-        if name not in known and (meant := nearest(name, Policy.names(), alike=SURELY)):
-            raise ConfigurationError(
-                f"no such option: {name}{asked_back(meant)}; an attribute of your own is set on the task itself"
-            )

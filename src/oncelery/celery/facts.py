@@ -15,7 +15,7 @@ from celery.schedules import BaseSchedule
 from celery.schedules import schedule as interval
 from kombu.exceptions import KombuError
 
-from oncelery.celery.only_one import MARK
+from oncelery.celery.declaring import ONLY_ONE
 from oncelery.celery.task import IdempotentTask
 from oncelery.errors import OnceleryError
 from oncelery.job import Query, State
@@ -192,7 +192,7 @@ def _task(task: Any) -> TaskFacts:
         # Celery 5.6 and older know one option for both.
         acks_on_failure=bool(getattr(task, "acks_on_failure", task.acks_on_failure_or_timeout)),
         acks_on_timeout=bool(getattr(task, "acks_on_timeout", task.acks_on_failure_or_timeout)),
-        only_one=getattr(task.run, MARK, False),
+        only_one=getattr(task.run, ONLY_ONE, False),
         counted=_counted(task) if guarded else {},
         calls=frozenset(_code_of(task).co_names) if _code_of(task) else frozenset(),
     )

@@ -19,7 +19,9 @@ from celery.local import PromiseProxy, Proxy
 
 from oncelery.answers import Granted
 from oncelery.celery.call import failure_of
+from oncelery.celery.declaring import ONLY_ONE, check
 from oncelery.celery.extension import Oncelery
+from oncelery.celery.task import IdempotentTask
 from oncelery.errors import ConfigurationError, JobCancelledError, OnceleryError
 from oncelery.fingerprint import fingerprint
 from oncelery.job import Lease, Submission
@@ -39,9 +41,6 @@ HISTORY = timedelta(hours=1)
 
 #: How much of an error's text the record of an instance that raised it keeps.
 REASON_LENGTH = 255
-
-#: The attribute by which a function is known that skips.
-MARK = "oncelery_only_one"
 
 _logger = logging.getLogger("oncelery")
 
@@ -109,11 +108,14 @@ def _limit(timeout: timedelta | float | None) -> timedelta | None:
 def _guard_task(task: Any, key: Key | None, limit: timedelta | None) -> Any:
     # As Celery itself does for autoretry: what the worker runs is the task's `run`.
     task.run = _guard(task.run, key, limit, lambda: task.app)
+    if isinstance(task, IdempotentTask):
+        check(task)
     return task
 
 
 def _guard(function: Callable[P, R], key: Key | None, limit: timedelta | None, app: Callable[[], Celery]) -> Any:
-    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+    ends_later = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    if any(is_one(function) for is_one in ends_later):
         raise ConfigurationError(f"@only_one cannot guard {function!r}: it returns before it has run")
     name = f"{function.__module__}.{function.__qualname__}"
 
@@ -145,8 +147,7 @@ def _guard(function: Callable[P, R], key: Key | None, limit: timedelta | None, a
 
     # Celery checks arguments against the outermost signature.
     guarded.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
-    # For whoever asks; decorators above this one copy it.
-    setattr(guarded, MARK, True)
+    setattr(guarded, ONLY_ONE, True)
     return guarded
 
 

@@ -18,9 +18,10 @@ from kombu.serialization import prepare_accept_content
 from kombu.utils.json import loads
 
 from oncelery.celery.message import KEY, PARKED
-from oncelery.celery.publishing import instant, job_id_of
+from oncelery.celery.publishing import job_id_of
 from oncelery.celery.replaying import kept_of
 from oncelery.celery.task import IdempotentTask
+from oncelery.celery.times import instant
 from oncelery.errors import OnceleryError
 
 if TYPE_CHECKING:

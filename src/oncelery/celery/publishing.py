@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from celery import Celery
 from celery.result import AsyncResult
 from celery.states import SUCCESS
-from celery.utils.quorum_queues import detect_quorum_queues
 from kombu.exceptions import KombuError, OperationalError
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,6 +18,7 @@ from msgspec.structs import replace
 from oncelery.answers import Cancelled, Existing, Reserved
 from oncelery.celery.gate import Gate, NotToBeSent
 from oncelery.celery.message import ASKED, DIGEST, HEADERS, KEY, NOTIFY, REPLACED, RESENT, SCOPE, Message, read_written
+from oncelery.celery.times import delay_of, instant, whole
 from oncelery.errors import DuplicateTaskError
 from oncelery.failpoints import failpoint
 from oncelery.job import NO_TIME, Job, OnDuplicate, State, Submission
@@ -85,9 +85,14 @@ class Publication(Struct, frozen=True, kw_only=True):
 
     def answered_by(self, job: Job) -> bool:
         """Whether the caller can be given that job in place of one of its own."""
-        if job.state.live and self.task.oncelery.answers_its_callers:
+        if job.state.live and (self.task.oncelery.answers_its_callers or self._wants_more_than(job)):
             return False
         return not self.in_canvas and (not self.promised or job.id == self.job_id)
+
+    def _wants_more_than(self, job: Job) -> bool:
+        """Whether this call wants a result, and that job will store none."""
+        ignored: bool = self.options.get("ignore_result", self.task.ignore_result)
+        return not ignored and sent_as(self._app, job)[1]
 
     def asked_again(self, job: Job) -> Publication:
         """Give the call with a mark, if it is another one under that job's id; not if it follows from a job before."""
@@ -166,8 +171,8 @@ class Routed:
 
     @staticmethod
     def route(options: dict[str, Any], *_: object) -> dict[str, Any]:
-        """Leave it at that."""
-        return options
+        """Leave it at that; but what is not said is not there, as Celery has it: a priority may be its parent's."""
+        return {name: value for name, value in options.items() if value is not None}
 
 
 ROUTED = Routed()
@@ -194,7 +199,7 @@ def publish_once(publication: Publication) -> AsyncResult[Any]:
         case Existing(job) if not publication.answered_by(job):
             expect(publication, job)
             # Its id is fixed and others wait for it: let the worker answer, with the result of that job.
-            return marked(task.send(publication.asked_again(job)), job)
+            return marked(task.send_by_celery(publication.asked_again(job)), job)
         case Existing(job):
             expect(publication, job)
             return existing(publication, job)
@@ -215,7 +220,7 @@ def _send_if_accepted(publication: Publication, wait: Callable[[], Reserved | Ex
     if not task.sent_by_celery:
         gate.go_on()
     try:
-        result = task.send(publication, gate if task.sent_by_celery else None)
+        result = task.send_by_celery(publication, gate if task.sent_by_celery else None)
     except Exception as error:
         # Celery may have refused the call before it came to the gate.
         found = gate.ask()
@@ -240,7 +245,7 @@ def existing(publication: Publication, job: Job) -> AsyncResult[Any]:
     task = publication.task
     if task.app.conf.task_always_eager and not job.state.live:
         # Under that job's id it is replayed, into a result that needs no backend.
-        return marked(task.send(replace(publication, task_id=job.id)), job, existing=True)
+        return marked(task.send_by_celery(replace(publication, task_id=job.id)), job, existing=True)
     task_id, ignored = sent_as(task.app, job)
     result: Any = task.AsyncResult(task_id)
     result.ignored = ignored
@@ -280,7 +285,8 @@ def marked(
     result: AsyncResult[Any], job: Job | None = None, *, existing: bool = False, published: bool = True
 ) -> AsyncResult[Any]:
     """Note on a result: its job, whether an earlier call had made it, and whether its message was sent."""
-    result.job = job  # type: ignore[attr-defined]
+    # Without its body: results are kept, by those who wait for many and by Celery's own trail.
+    result.job = job and replace(job, body=None)  # type: ignore[attr-defined]
     result.existing = existing  # type: ignore[attr-defined]
     result.published = published  # type: ignore[attr-defined]
     return result
@@ -370,30 +376,3 @@ def queue_label(queue: str, priority: int | None) -> str:
     """Name a queue and a priority in it: only messages of one label are served in order."""
     # No priority and priority 0 are one: brokers treat them alike, and some turn one into the other.
     return f"{queue}#{priority}" if priority else queue
-
-
-def whole(app: Celery, countdown: float | None) -> float | None:
-    """Give a countdown that the broker can keep: RabbitMQ's quorum queues take none between zero and one second."""
-    if not countdown or countdown >= 1:
-        return countdown
-    driver = app.producer_pool.connections.connection.transport.driver_type
-    return 1.0 if detect_quorum_queues(app, driver)[0] else countdown
-
-
-def delay_of(options: Mapping[str, Any]) -> timedelta:
-    """Read how long a call is to wait, whether it says so as `countdown` or as `eta`."""
-    when = options.get("countdown") or options.get("eta")
-    return delay_until(when) if when else NO_TIME
-
-
-def delay_until(when: datetime | str | float | None) -> timedelta:
-    """Read a delay the ways Celery writes one: seconds, an instant, or an instant as text."""
-    if isinstance(when, datetime | str):
-        return max(instant(when) - datetime.now(UTC), timedelta(0))
-    return max(timedelta(seconds=when or 0), timedelta(0))
-
-
-def instant(when: datetime | str) -> datetime:
-    """Read an instant as Celery does: without a time zone it is UTC, whatever the app's own."""
-    read = datetime.fromisoformat(when) if isinstance(when, str) else when
-    return read if read.tzinfo else read.replace(tzinfo=UTC)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, NoReturn, assert_never
 
 from celery import Task
@@ -16,21 +15,21 @@ from kombu.exceptions import OperationalError
 
 from oncelery.answers import Buried, Busy, Cancelled, Finished, Later
 from oncelery.celery.call import TaskCall
+from oncelery.celery.declaring import check
 from oncelery.celery.gate import GATE, Gate
 from oncelery.celery.message import PARKED, REPLACED, writable, write
 from oncelery.celery.publishing import (
     Publication,
-    delay_of,
     job_id_of,
     marked,
     name_links,
     publish_again,
     publish_once,
     publish_or_leave,
-    whole,
 )
 from oncelery.celery.replaying import is_told_elsewhere, replay
 from oncelery.celery.time_limits import held_back
+from oncelery.celery.times import delay_of, whole
 from oncelery.celery.within import publish_within
 from oncelery.errors import (
     ConfigurationError,
@@ -52,6 +51,9 @@ if TYPE_CHECKING:
     from celery.result import AsyncResult
 
     from oncelery.celery.extension import Oncelery
+
+#: Where a call is made in no transaction; None would be one that is not there.
+NOWHERE: Any = object()
 
 #: How long a message is put aside for the first time, in seconds; each time twice as long as before.
 FIRST_WAIT = 0.25
@@ -90,35 +92,12 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
         task = app._tasks.get(cls.name)  # noqa: SLF001 - `app.tasks` would finalize the app
         # Before the app is finalized its configuration may still change.
         if app.finalized and isinstance(task, IdempotentTask) and task.guarded:
-            task.check()
+            check(task)
+            if task.track_started:
+                # Celery would tell so before the ledger is asked, also of a copy, over what is stored already.
+                task.tells_of_starts, task.track_started = True, False
 
-    def check(self) -> None:
-        """Refuse what cannot work, by the task's name."""
-        for option in ("acks_late", "reject_on_worker_lost"):
-            if not getattr(self, option):
-                # Else its message would not outlive its run.
-                raise ConfigurationError(f"task {self.name!r} must have {option}: remove what switches it off")
-        _ = self.policy, self.identity
-        if self.track_started:
-            # Celery would tell so before the ledger is asked, also of a message too many, over what is stored already.
-            self.tells_of_starts, self.track_started = True, False
-        if callable(verify := self.policy.on_takeover):
-            self._check_that_it_is_called_alike(verify)
-
-    def _check_that_it_is_called_alike(self, verify: Callable[..., Any]) -> None:
-        """Refuse an `on_takeover` that cannot take the task's arguments: nobody would know before the first crash."""
-        parameters = signature(self.run).parameters.values()
-        by_name = {each.name: None for each in parameters if each.kind is Parameter.KEYWORD_ONLY}
-        by_place = [
-            None for each in parameters if each.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-        ]
-        try:
-            signature(verify).bind(*by_place, **by_name)
-        except TypeError as error:
-            what = f"on_takeover is called with the task's own arguments, which it does not take: {error}"
-            raise ConfigurationError(f"task {self.name!r}: {what}") from error
-
-    def forget(self) -> None:
+    def forget_defaults(self) -> None:
         """Read the app's defaults anew: it has got another extension."""
         for name in ("oncelery", "policy", "identity"):
             self.__dict__.pop(name, None)
@@ -182,7 +161,7 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
         link_error: Any = None,
         shadow: str | None = None,
         idempotency_key: str | None = None,
-        within: Any = None,
+        within: Any = NOWHERE,
         scope: str = "",
         notify: str = "",
         caller: str = "",
@@ -198,7 +177,7 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
             task=self,
             args=args,
             kwargs=kwargs,
-            task_id=task_id or uuid(),
+            task_id=str(task_id) if task_id else uuid(),
             options=options,
             idempotency_key=idempotency_key,
             scope=scope,
@@ -208,7 +187,7 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
         )
         if options.get("retries"):
             return self._send_retry(publication)
-        return publish_once(publication) if within is None else publish_within(publication, within)
+        return publish_once(publication) if within is NOWHERE else publish_within(publication, within)
 
     def _notify(self, asked: str) -> str:
         url = asked or self.policy.notify
@@ -216,7 +195,7 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
             self.oncelery.callbacks.check(url)
         return url
 
-    def send(self, publication: Publication, gate: Gate | None = None) -> AsyncResult[Any]:
+    def send_by_celery(self, publication: Publication, gate: Gate | None = None) -> AsyncResult[Any]:
         """Publish as Celery does, no further than to the gate if that says so."""
         call, options = publication, publication.options
         if gate:
@@ -243,9 +222,9 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
         """
         run = run_under_way()
         if run is None or run.job_id != publication.job_id:
-            return self.send(publication)
+            return self.send_by_celery(publication)
         run.postponed = Postponed(delay_of(publication.options), body=publication.body())
-        run.afterwards = lambda: self.send(publication)
+        run.afterwards = lambda: self.send_by_celery(publication)
         return marked(self.AsyncResult(publication.task_id))
 
     def replace(self, sig: Signature[Any]) -> Any:

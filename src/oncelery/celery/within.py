@@ -21,6 +21,10 @@ _logger = logging.getLogger("oncelery")
 
 def publish_within(publication: Publication, target: object) -> AsyncResult[Any]:
     """Reserve in the caller's transaction. Once that has committed the job is published, or else swept."""
+    if target is None:
+        raise ConfigurationError(
+            "within= is None: there is no connection yet (in Django, make the call inside transaction.atomic())"
+        )
     if publication.in_canvas:
         raise ConfigurationError(
             "within= is for a call that stands alone: start the canvas from a task that is called with within="
@@ -69,7 +73,7 @@ def _publish_if_there(publication: Publication, job: Job, outbox: Outbox) -> boo
         if found.state is not State.QUEUED or found.begun_at or found.behind:
             return False
         # Over a connection of its own: the one that was given may be closed by now.
-        task.send(replace(publication, options={**publication.options, "producer": None}))
+        task.send_by_celery(replace(publication, options={**publication.options, "producer": None}))
     except Exception as error:  # noqa: BLE001 - the caller has committed, and has nothing to do with this
         _logger.warning("could not publish job %s after the commit; the sweeper will: %s", job.id, error)
         return False
