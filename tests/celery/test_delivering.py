@@ -13,6 +13,7 @@ from oncelery.celery.message import PARKED
 from oncelery.celery.publishing import publish_again
 from oncelery.job import Reason, State, Submission
 from oncelery.policy import Policy
+from oncelery.stores.base import PUBLISH_GRACE
 
 # Duplicates
 
@@ -304,3 +305,18 @@ def test_a_task_replaced_by_more_than_can_be_recorded_fails_before_anything_is_p
 
     assert hand.job(result).state is State.BURIED
     assert hand.waiting() == 0
+
+
+def test_a_job_whose_message_nobody_can_read_is_a_dead_letter_and_frees_its_key(hand: Hand) -> None:
+    name = hand.name()
+    result = hand.tasks.joining.delay(name, {"__type__": "datetime", "__value__": "soon"})
+    hand.drop()
+    hand.clock.now += PUBLISH_GRACE * 2
+
+    swept = hand.once.sweep()
+
+    assert (swept.published, swept.failed) == (0, 0)
+    assert (hand.job(result).state, hand.job(result).reason) == (State.BURIED, Reason.FAILED)
+    assert "soon" in hand.job(result).error.message  # type: ignore[union-attr]
+    assert result.state == "FAILURE"
+    assert not hand.tasks.joining.delay(name, "now").existing

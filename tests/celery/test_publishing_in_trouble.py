@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from celery import Celery
+from celery import Celery, chain
 from guarded.hand import Hand
 from kombu.exceptions import OperationalError
 
@@ -138,3 +138,24 @@ def test_whoever_joins_a_job_that_answers_another_is_answered_by_a_message_of_it
     assert first.id != second.id
     assert first.get(timeout=1) == second.get(timeout=1) == 1
     assert len(hand.told(name)) == 1
+
+
+def test_what_follows_a_task_is_sent_on_while_the_store_is_away(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_: object, **__: object) -> None:
+        raise StoreUnavailableError
+
+    @hand.app.task(name="plain", shared=False)
+    def plain() -> None: ...
+
+    name = hand.name()
+    result = chain(plain.si(), hand.tasks.joining.si(name, 2)).delay()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(hand.store, "reserve", away)
+        assert hand.deliver().state is None
+        with pytest.raises(StoreUnavailableError):
+            hand.tasks.joining.delay(name, 2)
+
+    assert hand.deliver().value == 2
+    assert (result.get(timeout=1), len(hand.told(name))) == (2, 1)
+    assert hand.tasks.joining.delay(name, 2).existing

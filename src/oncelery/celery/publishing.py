@@ -19,7 +19,7 @@ from oncelery.answers import Cancelled, Existing, Reserved
 from oncelery.celery.gate import Gate, NotToBeSent
 from oncelery.celery.message import ASKED, DIGEST, HEADERS, KEY, NOTIFY, REPLACED, RESENT, SCOPE, Message, read_written
 from oncelery.celery.times import delay_of, instant, whole
-from oncelery.errors import DuplicateTaskError
+from oncelery.errors import DuplicateTaskError, StoreUnavailableError
 from oncelery.failpoints import failpoint
 from oncelery.job import NO_TIME, Job, OnDuplicate, State, Submission
 from oncelery.ledger import Ledger
@@ -183,11 +183,17 @@ def publish_once(publication: Publication) -> AsyncResult[Any]:
     task = publication.task
     once = task.oncelery
     publication, submission = publication.prepared()
-    wait = once.ledger.reserving(submission, on_duplicate=publication.on_duplicate)
     try:
+        wait = once.ledger.reserving(submission, on_duplicate=publication.on_duplicate)
         return _send_if_accepted(publication, wait)
     except NotToBeSent as stop:
         answer = stop.answer
+    except StoreUnavailableError as error:
+        if not publication.options.get("parent_id"):
+            raise
+        # It follows from a task that has done its work, so nobody would send it later. A worker tells the ledger of it.
+        _logger.warning("%s is sent on before the ledger knows of it: %s", publication.task_id, error)
+        return marked(task.send_by_celery(publication))
     match answer:
         case Reserved(job):
             # Behind another, whose end publishes it; until then it would only be sent away.

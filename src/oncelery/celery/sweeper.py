@@ -18,14 +18,17 @@ from amqp.exceptions import ChannelError, MessageNacked
 from celery import bootsteps
 from celery.worker.consumer.tasks import Tasks
 from kombu.exceptions import OperationalError
+from msgspec.structs import replace
 
-from oncelery.answers import Buried, Counted
+from oncelery.answers import Buried, Counted, Granted
+from oncelery.celery.call import failure_of
 from oncelery.celery.message import Message
 from oncelery.celery.opening import fail_buried, open_watched
 from oncelery.celery.orphans import LOOK_EVERY, Orphans
 from oncelery.celery.publishing import publish_again, queue_label, tell_cancelled
 from oncelery.errors import OnceleryError, StoreUnavailableError
-from oncelery.job import LAPSED, Job, State
+from oncelery.job import LAPSED, Job, Reason, State, Submission
+from oncelery.settlement import Bury
 
 if TYPE_CHECKING:
     from oncelery.celery.extension import Oncelery
@@ -91,7 +94,11 @@ def _publish(once: Oncelery, job: Job) -> bool:
         return False
     if job.state is State.QUEUED:
         # Before it is published: who gets it must not find that it is being opened.
-        answer = open_watched(once, job.id, once.policy().lease, lambda: Message.unpack(once.app, job.body or b""))
+        try:
+            answer = open_watched(once, job.id, once.policy().lease, lambda: Message.unpack(once.app, job.body or b""))
+        except Exception as error:  # noqa: BLE001 - of whatever serialiser
+            _bury_unreadable(once, job, error)
+            return False
         if answer is None:
             raise StoreUnavailableError(f"job {job.id} is not published again for now", job_id=job.id)
         if isinstance(answer, Buried):
@@ -100,6 +107,15 @@ def _publish(once: Oncelery, job: Job) -> bool:
             return False
     publish_again(once, job, resent=True)
     return True
+
+
+def _bury_unreadable(once: Oncelery, job: Job, error: Exception) -> None:
+    """End a job that would wait for ever, and its key with it: workers throw away a message that they cannot read."""
+    submission = Submission(id=job.id, key=job.key, task=job.task)
+    granted = once.ledger.begin(submission, once.policy(), worker="sweeper")
+    if isinstance(granted, Granted):
+        once.ledger.settle(granted.lease, Bury(reason=Reason.FAILED, error=failure_of(error)))
+        fail_buried(once.app.backend, job.id, replace(job, reason=Reason.FAILED))
 
 
 def empty_queues(once: Oncelery) -> list[str]:
