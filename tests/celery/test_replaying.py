@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from celery import chain, group
+from celery import chain, chord, group
 from guarded.hand import Hand
 
 from oncelery import JobBuriedError
@@ -66,6 +66,49 @@ def test_a_task_known_by_its_id_alone_may_be_replaced_by_itself(hand: Hand) -> N
     hand.deliver_all()
 
     assert (result.get(timeout=1), runs) == (7, [2, 1, 0])
+
+
+def test_a_task_may_be_replaced_by_one_that_is_replaced_by_it(hand: Hand) -> None:
+    runs = []
+
+    @hand.once.task(name="there", bind=True, key="order", shared=False)
+    def there(self: Any, order: str, stage: int = 1) -> str:
+        runs.append(("there", stage))
+        if stage == 1:
+            raise self.replace(back.s(order))
+        return "end"
+
+    @hand.once.task(name="back", bind=True, key="order", shared=False)
+    def back(self: Any, order: str) -> None:
+        runs.append(("back", 1))
+        raise self.replace(there.s(order, stage=2))
+
+    result = there.delay("o-1")
+    hand.deliver_all()
+
+    assert result.get(timeout=1) == "end"
+    assert runs == [("there", 1), ("back", 1), ("there", 2)]
+    assert there.delay("o-1").get(timeout=1) == "end"
+
+
+@pytest.mark.parametrize("kind", ["group", "chain", "chord"])
+def test_a_task_may_be_replaced_by_a_canvas_with_itself_in_it(hand: Hand, kind: str) -> None:
+    runs = []
+
+    @hand.once.task(name="grow", bind=True, key="order", shared=False)
+    def grow(self: Any, order: str, stage: int = 1) -> int:
+        runs.append(stage)
+        if stage > 1:
+            return stage
+        parts = [self.si(order, 2), self.si(order, 3)]
+        canvas = {"group": group(parts), "chain": chain(*parts), "chord": chord(parts, self.si(order, 4))}[kind]
+        raise self.replace(canvas)
+
+    result = grow.delay("o-1")
+    hand.deliver_all()
+
+    assert result.get(timeout=1) == {"group": [2, 3], "chain": 3, "chord": 4}[kind]
+    assert sorted(runs) == {"group": [1, 2, 3], "chain": [1, 2, 3], "chord": [1, 2, 3, 4]}[kind]
 
 
 def test_an_ignored_task_is_ignored_again(hand: Hand) -> None:

@@ -11,6 +11,7 @@ within        reserved in the caller's own transaction
 times         how long a call waits, the ways Celery writes it
 message       what is kept of a call, and the headers that go with it
 call          one delivery, as `execution` sees it                                       EXECUTE
+replacing     a task that is part of what replaces it
 replaying     a message whose job has ended: what Celery is told of it
 time_limits   a soft time limit strikes inside a task, and nowhere else
 request       the same delivery in the worker's main process

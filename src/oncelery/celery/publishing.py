@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -371,11 +371,17 @@ def name_links(request: Any) -> None:
 
 def _name(signature: dict[str, Any], name: str) -> None:
     signature["options"].setdefault("task_id", str(uuid.uuid5(uuid.NAMESPACE_OID, name)))
+    for field, place, part in parts_of(signature):
+        _name(part, f"{name}/{field}/{place}")
+
+
+def parts_of(signature: Mapping[str, Any]) -> Iterator[tuple[str, int, dict[str, Any]]]:
+    """Give the signatures that a chain, group or chord is made of, each with its field and its place there."""
     parts = signature["kwargs"] if signature.get("subtask_type") in ("chain", "group", "chord") else {}
     for field in ("tasks", "header", "body"):
         inner = parts.get(field) or ()
         for place, part in enumerate([inner] if isinstance(inner, dict) else inner):
-            _name(part, f"{name}/{field}/{place}")
+            yield field, place, part
 
 
 def queue_label(queue: str, priority: int | None) -> str:

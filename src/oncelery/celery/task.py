@@ -20,13 +20,13 @@ from oncelery.celery.gate import GATE, Gate
 from oncelery.celery.message import PARKED, REPLACED, writable, write
 from oncelery.celery.publishing import (
     Publication,
-    job_id_of,
     marked,
     name_links,
     publish_again,
     publish_once,
     publish_or_leave,
 )
+from oncelery.celery.replacing import set_apart
 from oncelery.celery.replaying import is_told_elsewhere, replay
 from oncelery.celery.time_limits import held_back
 from oncelery.celery.times import delay_of, whole
@@ -231,8 +231,7 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
         """Let another task do the work under the same id; duplicates of this one are answered by that one, too."""
         run = run_under_way()
         if run and not self.request.called_directly:
-            if sig.task == self.name and not sig.options.get("idempotency_key"):
-                sig = self._set_apart(sig)
+            sig = set_apart(self, run, sig)
             run.replacement = write({REPLACED: sig}, self.serializer)
             if len(run.replacement) > (most := self.oncelery.ledger.limits.result):
                 # Before it is published: a run that cannot be recorded is run again.
@@ -240,18 +239,6 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
                 run.replacement = None
                 raise TooLargeError(f"{what}: pass references, or publish it and return")
         return super().replace(sig)
-
-    def _set_apart(self, sig: Signature[Any]) -> Signature[Any]:
-        """Let a task that is replaced by itself go on: it is no duplicate of the runs that it follows from."""
-        once, request = self.oncelery, self.request
-        nesting = request.replaced_task_nesting or 0
-        key = self.identity.of(sig.args, sig.kwargs, namespace=once.namespace, task_id=request.id).key
-        last = once.ledger.last(key)
-        if last is None or last.id not in {job_id_of(self, request.id, each) for each in range(nesting + 1)}:
-            return sig
-        apart = sig.clone()
-        apart.options["idempotency_key"] = f"{key}/{request.id}/{nesting + 1}"
-        return apart
 
     # Running
 
