@@ -68,6 +68,14 @@ def test_the_site_can_be_searched(site: Path) -> None:
     assert {"doctor.html", "how-to/redis.html"} <= found
 
 
+def test_the_readme_leads_to_every_how_to(pytestconfig: pytest.Config) -> None:
+    readme = (pytestconfig.rootpath / "README.md").read_text()
+
+    pages = {f"docs/how-to/{page.name}" for page in (pytestconfig.rootpath / "docs" / "how-to").glob("*.md")}
+
+    assert pages - set(re.findall(r"\]\((.+?)\)", readme)) == set()
+
+
 def test_pages_load_nothing_from_elsewhere(site: Path) -> None:
     for page in site.rglob("*.html"):
         loaded = re.findall(r'<(?:script|img|iframe)[^>]* src="?(https?:[^">\s]+)', page.read_text())
