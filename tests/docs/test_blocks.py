@@ -2,7 +2,7 @@
 
 A block that begins with `# shop.py` is that file, one that names no file goes on with the last; files that are called
 `test_…` are run by pytest, all others are imported. `<!-- given … -->` before a block is what the page takes for
-granted, `<!-- given: shop -->` an app as in the README; `<!-- not run: why -->` leaves a block out. Addresses of
+granted, `<!-- given: shop -->` a `shop.py` as in the README; `<!-- not run: why -->` leaves a block out. Addresses of
 servers are replaced by those of the tests' own.
 """
 
@@ -36,6 +36,7 @@ PAGES = [
 ]
 
 SHOP = """\
+# shop.py
 from celery import Celery
 from oncelery import Oncelery, current_run
 
