@@ -14,12 +14,16 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import psycopg
 from examples.stage import kill, valkey, wait_for, worker
 
 from oncelery import insert_once
 from oncelery.embedded import EmbeddedServer
 from oncelery.job import State
+
+try:
+    import psycopg
+except ModuleNotFoundError as error:
+    sys.exit(f"{error}: pip install 'oncelery[testing]'; in a checkout, make test TESTS=tests/examples installs it")
 
 APP = "examples.work_orders.app"
 SCHEMA = Path(__file__).with_name("schema.sql")

@@ -40,3 +40,21 @@ def test_each_ticket_is_kept_once_though_broker_and_worker_are_lost_in_the_middl
         sites = connection.execute("SELECT site, count(*), max(number) FROM tickets GROUP BY site ORDER BY site")
         assert counts == (2100, 2100)
         assert sites.fetchall() == [("north", 1100, 1099), ("south", 1000, 999)]
+
+
+def test_who_has_no_driver_is_told_in_one_line_what_to_install(pytestconfig: pytest.Config) -> None:
+    play = "runpy.run_module('examples.work_orders', run_name='__main__')"
+
+    played = subprocess.run(
+        [sys.executable, "-c", f"import runpy, sys; sys.modules['psycopg'] = None; {play}"],
+        cwd=pytestconfig.rootpath,
+        capture_output=True,
+        text=True,
+        timeout=SOON,
+        check=False,
+    )
+
+    (told,) = played.stderr.splitlines()
+    assert played.returncode == 1
+    assert "psycopg" in told
+    assert "pip install 'oncelery[testing]'" in told
