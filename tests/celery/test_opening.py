@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ from celery.worker import strategy
 from guarded.hand import Hand
 
 from oncelery.answers import Buried
+from oncelery.celery import request
 from oncelery.celery.request import guarded_strategy
 from oncelery.errors import StoreUnavailableError
 from oncelery.job import State
@@ -97,6 +99,25 @@ def test_a_worker_goes_on_although_nobody_can_be_told_of_a_dead_letter(
     hand.store.received(delivery.job_id, limit=0)
 
     assert delivery.arrive() == [hand.tasks.joining.policy.lease, "acknowledged"]
+
+
+@dataclass(eq=False)
+class Waiting:
+    """A delivery that the worker has, or has had."""
+
+    acknowledged: bool
+
+
+@pytest.mark.parametrize("acknowledged", [False, True])
+def test_a_copy_of_what_the_worker_still_has_is_put_away(
+    hand: Hand, delivery: Delivery, monkeypatch: pytest.MonkeyPatch, *, acknowledged: bool
+) -> None:
+    waiting = Waiting(acknowledged)
+    monkeypatch.setitem(vars(request)["_held"], (delivery.job_id, None), waiting)
+    delivery.headers |= RESENT
+
+    opened = [hand.tasks.joining.policy.lease, "read", timedelta(0), "received"]
+    assert delivery.arrive() == (opened if acknowledged else ["acknowledged"])
 
 
 def test_what_was_discarded_is_not_opened(hand: Hand, delivery: Delivery) -> None:
