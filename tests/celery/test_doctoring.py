@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from celery import Celery
-from celery.schedules import crontab, schedule
+from celery.schedules import BaseSchedule, crontab, schedule
 from faults.brokers import broker_on
 from faults.workers import ALONE, Workers
 from guarded.world import SOON, unshared_tasks
@@ -124,11 +124,23 @@ def test_a_setting_of_celery_that_is_wrong_is_found(shop: Shop, check: str, conf
 
 def test_a_schedule_of_any_kind_is_read(shop: Shop) -> None:
     once = shop()
-    times = (crontab(hour=3, minute=0), schedule(300), timedelta(hours=1), 300.0)
-    once.app.conf.beat_schedule = {str(when): {"task": "shop.tidy", "schedule": when} for when in times}
+    never = crontab(day_of_month=30, month_of_year=1)
+    vars(never)["month_of_year"] = {2}  # as Celery 5.6 and older take it
+    day, hour, minutes = timedelta(days=1), timedelta(hours=1), timedelta(minutes=5)
+    times = [
+        (300.0, minutes),
+        (hour, hour),
+        (schedule(300), minutes),
+        (crontab(minute="0,5"), minutes),
+        (crontab(hour=3, minute=0), day),
+        (crontab(hour=3, minute=0, day_of_week="mon,tue"), day),
+        (crontab(hour=3, minute=0, day_of_week="sun"), 7 * day),
+        (never, None),
+        (BaseSchedule(), None),
+    ]
+    once.app.conf.beat_schedule = {str(n): {"task": "shop.tidy", "schedule": when} for n, (when, _) in enumerate(times)}
 
-    hour, minutes = timedelta(hours=1), timedelta(minutes=5)
-    assert [period.every for period in gather(once).schedule] == [None, minutes, hour, minutes]
+    assert [period.every for period in gather(once).schedule] == [every for _, every in times]
 
 
 def test_tasks_that_are_declared_badly_are_found(shop: Shop) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from oncelery.errors import ConfigurationError
+from oncelery.fingerprint import TASK_ID
 from oncelery.job import State, Tally
 from oncelery.operations.doctor import CHECKS, STORE_CHECKS, Severity, examine
 from oncelery.operations.facts import BrokerFacts, Facts, Period, QueueFacts, StoreFacts, TaskFacts, WorkerFacts
@@ -79,6 +80,10 @@ def brokered(**changes: Any) -> Facts:  # noqa: ANN401 - as `replace` takes it
 
 def charging(**changes: Any) -> Facts:  # noqa: ANN401 - as `replace` takes it
     return replace(GOOD, tasks=(replace(CHARGE, **changes), TIDY))
+
+
+def tidying(policy: Policy) -> Facts:
+    return replace(GOOD, tasks=(CHARGE, TaskFacts(name="shop.tidy", policy=policy)))
 
 
 def quorum(arguments: dict[str, object], version: tuple[int, ...] = (4, 1)) -> Facts:
@@ -154,7 +159,8 @@ PLANTED = [
     ("unstable-key", charging(policy=Policy(), counted={"order": "str", "request_id": "str"})),
     ("unstable-key", charging(policy=Policy(), counted={"order": "str", "when": "datetime"})),
     ("beat-doubles", replace(GOOD, tasks=(CHARGE, TaskFacts(name="shop.tidy")))),
-    ("beat-retention", replace(GOOD, tasks=(CHARGE, TaskFacts(name="shop.tidy", policy=Policy())))),
+    ("beat-retention", tidying(Policy())),
+    ("beat-retention", tidying(Policy(key="project"))),
 ]
 
 
@@ -164,6 +170,9 @@ def test_a_good_set_up_has_no_findings() -> None:
     assert examine(configured(broker_connection_retry_on_startup=None)) == ()
     assert examine(quorum({"x-delivery-limit": -1})) == ()
     assert examine(quorum({}, version=(3, 12))) == ()
+    assert examine(tidying(Policy(retention=timedelta(0)))) == ()
+    assert examine(tidying(Policy(key=TASK_ID))) == ()
+    assert examine(tidying(Policy(key=lambda: datetime.now(UTC)))) == ()
 
 
 @pytest.mark.parametrize(("name", "facts"), PLANTED, ids=[f"{name}-{n}" for n, (name, _) in enumerate(PLANTED)])

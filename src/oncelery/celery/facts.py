@@ -6,13 +6,13 @@ import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from celery import Celery
-from celery.schedules import BaseSchedule
-from celery.schedules import schedule as interval
+from celery.schedules import crontab, maybe_schedule
 from kombu.exceptions import KombuError
 
 from oncelery.celery.declaring import ONLY_ONE
@@ -43,6 +43,9 @@ WORKERS_PATIENCE = 1.0
 
 #: How many queued jobs are looked at for how long they were told to wait.
 LOOKED_AT = 200
+
+#: How many of its next runs a crontab's shortest gap is looked for in.
+RUNS_LOOKED_AT = 10
 
 #: What the names of Celery's own tasks, and of ours, begin with.
 BUILT_IN = ("celery.", "oncelery.")
@@ -174,12 +177,20 @@ def _workers(app: Celery) -> Iterator[WorkerFacts]:
 
 def _schedule(app: Celery) -> Iterator[Period]:
     for name, entry in (app.conf.beat_schedule or {}).items():
-        when = entry.get("schedule")
-        if isinstance(when, BaseSchedule):
-            # A crontab, or the sun, has no period.
-            when = when.run_every if type(when) is interval else None
-        every = when if isinstance(when, timedelta) or when is None else timedelta(seconds=float(when))
+        when = maybe_schedule(entry.get("schedule"), app=app)
+        every = _shortest_gap(when) if isinstance(when, crontab) else getattr(when, "run_every", None)
         yield Period(name=name, task=entry.get("task", ""), every=every)
+
+
+def _shortest_gap(when: crontab) -> timedelta | None:
+    runs = [datetime.now(UTC)]
+    try:
+        for _ in range(RUNS_LOOKED_AT + 1):
+            start, ahead, _now = when.remaining_delta(runs[-1])
+            runs.append(start + ahead)
+    except RuntimeError:
+        return None  # on a day that never comes
+    return min(later - run for run, later in pairwise(runs[1:]))
 
 
 def _task(task: Any) -> TaskFacts:

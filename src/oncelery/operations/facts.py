@@ -36,10 +36,11 @@ class TaskFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Period:
-    """An entry of beat's schedule; `every` is None for a crontab or the sun."""
+    """An entry of beat's schedule."""
 
     name: str
     task: str
+    #: The least time between two runs; None where it cannot be told, as by the sun.
     every: timedelta | None
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from datetime import timedelta
 
+from oncelery.fingerprint import TASK_ID
 from oncelery.operations.checks.check import Complaint, error, warning
 from oncelery.operations.facts import Facts, TaskFacts
 from oncelery.policy import Policy
@@ -125,7 +126,10 @@ def beat_retention(facts: Facts) -> Iterator[Complaint]:
     policies = {task.name: policy for task, policy in facts.guarded}
     for period in facts.schedule:
         policy = policies.get(period.task)
-        if policy and period.every and policy.key is None and policy.retention >= period.every:
+        # Beat's arguments are always the same; what a callable makes of them may not be.
+        if policy is None or policy.key is TASK_ID or callable(policy.key):
+            continue
+        if period.every and policy.retention >= period.every:
             yield (
                 f"beat sends {period.task} every {period.every}, and its retention is {policy.retention}",
                 "@once.task(retention=0)  # or key=TASK_ID, or @only_one",
