@@ -15,6 +15,7 @@ from faults.brokers import broker_on
 from faults.workers import ALONE, Workers
 from guarded.world import SOON, unshared_tasks
 from kombu import Queue
+from kombu.transport import TRANSPORT_ALIASES
 from redis import Redis
 
 from oncelery import Oncelery, only_one
@@ -39,7 +40,7 @@ def shop(valkey: ValkeyServer) -> Iterator[Shop]:
     made: list[Oncelery] = []
 
     def make(
-        *, store: str = valkey.url, broker: str = valkey.url, conf: dict[str, Any] | None = None, **settings: Any
+        *, store: str = valkey.url, broker: Any = valkey.url, conf: dict[str, Any] | None = None, **settings: Any
     ) -> Oncelery:
         app = Celery("shop", broker=broker, backend=valkey.url, set_as_current=False)
         app.conf.update(conf or {})
@@ -245,6 +246,25 @@ def test_servers_that_do_not_answer_are_found_and_told_apart(shop: Shop, valkey:
     assert found(shop(store="")) == {"store-missing"}
     assert found(shop(store="memory://")) == {"store-in-memory"}
     assert found(shop(broker=valkey.url, store="mysql://localhost")) == {"store-unreachable"}
+
+
+@pytest.mark.parametrize(
+    ("broker", "remedy"),
+    [
+        ("foo://localhost", "correct broker_url"),
+        ("rediss://localhost", "pip install 'celery[redis]'"),
+        (["sqs://localhost", "sqs://elsewhere"], "pip install 'celery[sqs]'"),
+    ],
+)
+def test_a_broker_whose_transport_cannot_be_loaded_is_found(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, broker: Any, remedy: str
+) -> None:
+    for alias in ("rediss", "sqs"):
+        monkeypatch.setitem(TRANSPORT_ALIASES, alias, "not_installed:Transport")
+
+    (finding,) = shop(broker=broker).doctor()
+
+    assert (finding.check, remedy in finding.fix) == ("broker-unreachable", True)
 
 
 def test_a_quorum_queue_that_drops_messages_is_found(shop: Shop, rabbitmq: RabbitMQServer) -> None:

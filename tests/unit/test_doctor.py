@@ -111,6 +111,7 @@ PLANTED = [
     ("postgres-version", on_postgres(version=(13, 4))),
     ("clock-skew", stored(skew=timedelta(seconds=-5))),
     ("broker-unreachable", brokered(error="connection refused")),
+    ("broker-unreachable", brokered(error="no module named 'redis'", missing="redis")),
     ("broker-is-replica", brokered(server=replace(REDIS, replica=True))),
     ("visibility-timeout", configured(broker_transport_options={"visibility_timeout": 20})),
     ("visibility-timeout", stored(longest_delay=timedelta(days=1))),

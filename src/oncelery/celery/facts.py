@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 
 from celery import Celery
 from celery.schedules import crontab, maybe_schedule
-from kombu.exceptions import KombuError
 
 from oncelery.celery.declaring import ONLY_ONE
 from oncelery.celery.task import IdempotentTask
@@ -134,10 +133,10 @@ def _broker(app: Celery) -> BrokerFacts:
     queues = tuple(
         QueueFacts(name=queue.name, arguments=queue.queue_arguments or {}) for queue in app.amqp.queues.values()
     )
-    connection = app.connection_for_read()
-    kind = connection.transport.driver_type
+    kind = ""
     try:
-        with connection:
+        with app.connection_for_read() as connection:
+            kind = connection.transport.driver_type
             connection.ensure_connection(max_retries=1, timeout=BROKER_PATIENCE)
             return BrokerFacts(
                 kind=kind,
@@ -145,8 +144,16 @@ def _broker(app: Celery) -> BrokerFacts:
                 server=_redis_server(connection) if kind == "redis" else None,
                 queues=queues,
             )
-    except (KombuError, *connection.connection_errors) as error:
-        return BrokerFacts(kind=kind, error=f"{type(error).__name__}: {error}", queues=queues)
+    except Exception as error:  # noqa: BLE001 - each transport has errors of its own, and may itself be missing
+        missing = _extra(app) if isinstance(error, ImportError) else ""
+        return BrokerFacts(kind=kind, error=f"{type(error).__name__}: {error}", missing=missing, queues=queues)
+
+
+def _extra(app: Celery) -> str:
+    """Name the extra of Celery for its broker, by the URL, or the first of several."""
+    urls: str | list[str] = app.conf.broker_read_url or ""
+    scheme = urlsplit(urls if isinstance(urls, str) else urls[0]).scheme
+    return "redis" if scheme in {"rediss", "sentinel"} else scheme
 
 
 def _rabbitmq_version(connection: Any) -> tuple[int, ...]:

@@ -60,6 +60,8 @@ class BrokerFacts:
     kind: str
     #: Why it did not answer; empty if it did.
     error: str = ""
+    #: The extra of Celery that is not installed, if that is why.
+    missing: str = ""
     #: Where it is a RabbitMQ.
     version: tuple[int, ...] = ()
     #: Where it is a Redis.

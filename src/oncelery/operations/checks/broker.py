@@ -19,7 +19,9 @@ CONSUMER_TIMEOUT = timedelta(minutes=30)
 @error
 def broker_unreachable(facts: Facts) -> Iterator[Complaint]:
     """Jobs are accepted and wait in the ledger, but no worker is told of them."""
-    if facts.broker.error:
+    if facts.broker.missing:
+        yield f"the broker cannot be asked: {facts.broker.error}", f"pip install 'celery[{facts.broker.missing}]'"
+    elif facts.broker.error:
         yield f"the broker does not answer: {facts.broker.error}", "start the server, or correct broker_url"
 
 
