@@ -51,6 +51,11 @@ def bench(shop: Shop, oncelery_bench: Callable[[Oncelery], Bench]) -> Bench:
     return oncelery_bench(shop.once)
 
 
+def test_an_app_itself_is_refused_with_what_to_give_instead(shop: Shop, oncelery_bench: Callable[[Any], Bench]) -> None:
+    with pytest.raises(TypeError, match=r"your Oncelery \(`once`\), not a Celery"):
+        oncelery_bench(shop.app)
+
+
 def test_what_an_app_has_found_out_about_its_own_servers_does_not_hold_on_the_bench(
     shop: Shop, oncelery_bench: Callable[[Oncelery], Bench]
 ) -> None:

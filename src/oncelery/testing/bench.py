@@ -80,6 +80,8 @@ class Bench:
     """Plays broker and worker for an app; what waits is run when the test says so, in order of time."""
 
     def __init__(self, once: Oncelery) -> None:
+        if not isinstance(once, Oncelery):
+            raise TypeError(f"give the bench your Oncelery (`once`), not a {type(once).__name__}")
         self.once = once
         self.app: Celery[Any] = once.app
         #: The ledger's clock. It starts now, and stands until it is moved.
