@@ -144,6 +144,16 @@ def test_a_schedule_of_any_kind_is_read(shop: Shop) -> None:
     assert [period.every for period in gather(once).schedule] == [every for _, every in times]
 
 
+def test_a_schedule_that_names_no_task_of_the_app_is_found(shop: Shop) -> None:
+    once = shop()
+    names = ("shop.tidy", "celery.backend_cleanup", "shop.tidi")
+    once.app.conf.beat_schedule = {name: {"task": name, "schedule": 300.0} for name in names}
+
+    (finding,) = once.doctor()
+
+    assert (finding.check, "shop.tidi" in finding.what) == ("beat-unknown", True)
+
+
 def test_tasks_that_are_declared_badly_are_found(shop: Shop) -> None:
     once = shop()
     app = once.app
@@ -292,7 +302,7 @@ def test_how_long_tasks_run_is_read_from_the_counters(shop: Shop) -> None:
     assert finding.check == "visibility-timeout"
 
 
-def test_a_worker_that_fetches_ahead_is_asked(
+def test_a_worker_is_asked_how_far_it_fetches_ahead_and_which_tasks_it_knows(
     shop: Shop, workers: Workers, monkeypatch: pytest.MonkeyPatch, valkey: ValkeyServer
 ) -> None:
     monkeypatch.setattr(facts, "WORKERS_PATIENCE", 3.0)
@@ -300,9 +310,15 @@ def test_a_worker_that_fetches_ahead_is_asked(
     workers.start("faults.plain_app", broker=broker, concurrency=1, options=[*ALONE, "--prefetch-multiplier", "7"])
 
     once = shop(broker=broker.url)
+    once.app.conf.beat_schedule = {"write": {"task": "write", "schedule": 300.0}}
     # One that has just started may not hear yet.
     assert eventually(lambda: bool(once.app.control.ping(timeout=1.0)), SOON)
 
-    (finding,) = once.doctor()
+    # It is then told with its name.
+    once.app.control.rate_limit("write", "1000/s", reply=True, limit=1)
 
-    assert (finding.check, "fetches 7 messages for 1" in finding.what) == ("prefetch", True)
+    what = {finding.check: finding.what for finding in once.doctor()}
+
+    assert set(what) == {"prefetch", "task-unknown"}
+    assert "fetches 7 messages for 1" in what["prefetch"]
+    assert "shop.charge" in what["task-unknown"]

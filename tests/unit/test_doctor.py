@@ -37,6 +37,9 @@ POSTGRES = ServerFacts(
 TALLY = Tally(states=dict.fromkeys(State, 0), lapsed=0, overdue=timedelta(0), decisions={})
 CHARGE = TaskFacts(name="shop.charge", policy=Policy(key="order_id"), counted={"order_id": "str"})
 TIDY = TaskFacts(name="shop.tidy", only_one=True)
+WORKER = WorkerFacts(
+    name="worker@here", prefetched=2, concurrency=2, knows=frozenset({"shop.charge", "oncelery.notify"})
+)
 
 #: Nothing is wrong with it. (What kombu reads as YAML runs no code.)
 GOOD = Facts(
@@ -53,7 +56,7 @@ GOOD = Facts(
     tasks=(CHARGE, TIDY),
     schedule=(Period(name="tidy up", task="shop.tidy", every=timedelta(minutes=5)),),
     broker=BrokerFacts(kind="redis", server=REDIS),
-    workers=(WorkerFacts(name="worker@here", prefetched=2, concurrency=2),),
+    workers=(WORKER, replace(WORKER, name="worker@there", knows=frozenset({"shop.tidy"}))),
 )
 
 
@@ -82,6 +85,11 @@ def charging(**changes: Any) -> Facts:  # noqa: ANN401 - as `replace` takes it
     return replace(GOOD, tasks=(replace(CHARGE, **changes), TIDY))
 
 
+def knowing(*known: set[str] | None) -> Facts:
+    tasks = [None if names is None else frozenset(names) for names in known]
+    return replace(GOOD, workers=tuple(replace(WORKER, name=f"{n}", knows=names) for n, names in enumerate(tasks)))
+
+
 def tidying(policy: Policy) -> Facts:
     return replace(GOOD, tasks=(CHARGE, TaskFacts(name="shop.tidy", policy=policy)))
 
@@ -90,6 +98,8 @@ def quorum(arguments: dict[str, object], version: tuple[int, ...] = (4, 1)) -> F
     queue = QueueFacts(name="orders", arguments={"x-queue-type": "quorum", **arguments})
     return brokered(kind="amqp", server=None, version=version, queues=(queue,))
 
+
+STRANGE = Period(name="tidy theirs", task="their.tidy", every=timedelta(minutes=5), known=False)
 
 SAFE = Policy(key="order_id", durability="safe")  # type: ignore[arg-type] # as people write it
 
@@ -135,6 +145,8 @@ PLANTED = [
             stored(tally=Tally(states={State.QUEUED: 3}, lapsed=0, overdue=timedelta(0), decisions={})), workers=()
         ),
     ),
+    ("task-unknown", knowing({"shop.tidy"}, {"shop.charge_all"})),
+    ("task-unknown", knowing(set())),
     ("acks-late", charging(acks_late=False)),
     ("reject-on-worker-lost", charging(reject_on_worker_lost=False)),
     ("acks-on-failure", charging(acks_on_failure=False)),
@@ -162,6 +174,7 @@ PLANTED = [
     ("beat-doubles", replace(GOOD, tasks=(CHARGE, TaskFacts(name="shop.tidy")))),
     ("beat-retention", tidying(Policy())),
     ("beat-retention", tidying(Policy(key="project"))),
+    ("beat-unknown", replace(GOOD, schedule=(STRANGE,))),
 ]
 
 
@@ -171,6 +184,9 @@ def test_a_good_set_up_has_no_findings() -> None:
     assert examine(configured(broker_connection_retry_on_startup=None)) == ()
     assert examine(quorum({"x-delivery-limit": -1})) == ()
     assert examine(quorum({}, version=(3, 12))) == ()
+    assert examine(replace(GOOD, workers=())) == ()
+    assert examine(knowing({"shop.tidy"}, None)) == ()
+    assert examine(replace(knowing({"shop.charge", "their.tidy"}), schedule=(STRANGE,))) == ()
     assert examine(tidying(Policy(retention=timedelta(0)))) == ()
     assert examine(tidying(Policy(key=TASK_ID))) == ()
     assert examine(tidying(Policy(key=lambda: datetime.now(UTC)))) == ()
@@ -204,7 +220,7 @@ def test_a_time_of_the_app_is_told_of_once_and_a_tasks_own_by_its_name() -> None
     def told(**own: Mapping[str, float]) -> list[tuple[str, str]]:
         usual: Mapping[str, Any] = {"lease": 2, "history": 60, "retention": 0}
         tasks = [TaskFacts(name=name, policy=Policy.of(**{**usual, **times})) for name, times in own.items()]
-        facts = replace(GOOD, settings=Settings(policy=usual), tasks=tuple(tasks), schedule=())
+        facts = replace(GOOD, settings=Settings(policy=usual), tasks=tuple(tasks), schedule=(), workers=())
         return [(finding.what, finding.fix) for finding in examine(facts)]
 
     assert told(a={}, b={}, c={"lease": 30, "history": 86400}) == [

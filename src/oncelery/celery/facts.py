@@ -176,17 +176,25 @@ def _redis_server(connection: Any) -> ServerFacts | None:
 
 
 def _workers(app: Celery) -> Iterator[WorkerFacts]:
-    told = app.control.inspect(timeout=WORKERS_PATIENCE).stats() or {}
+    workers = app.control.inspect(timeout=WORKERS_PATIENCE)
+    told = workers.stats() or {}
+    registered = (workers.registered() or {}) if told else {}
     for name, stats in told.items():
-        concurrency = (stats.get("pool") or {}).get("max-concurrency") or 1
-        yield WorkerFacts(name=name, prefetched=stats.get("prefetch_count") or 0, concurrency=concurrency)
+        yield WorkerFacts(
+            name=name,
+            prefetched=stats.get("prefetch_count") or 0,
+            concurrency=(stats.get("pool") or {}).get("max-concurrency") or 1,
+            # Each name may be followed by options of the task, in brackets.
+            knows=frozenset(task.partition(" [")[0] for task in registered[name]) if name in registered else None,
+        )
 
 
 def _schedule(app: Celery) -> Iterator[Period]:
     for name, entry in (app.conf.beat_schedule or {}).items():
         when = maybe_schedule(entry.get("schedule"), app=app)
         every = _shortest_gap(when) if isinstance(when, crontab) else getattr(when, "run_every", None)
-        yield Period(name=name, task=entry.get("task", ""), every=every)
+        task = entry.get("task", "")
+        yield Period(name=name, task=task, every=every, known=task in app.tasks)
 
 
 def _shortest_gap(when: crontab) -> timedelta | None:

@@ -42,6 +42,8 @@ class Period:
     task: str
     #: The least time between two runs; None where it cannot be told, as by the sun.
     every: timedelta | None
+    #: Whether the app knows the task.
+    known: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +78,8 @@ class WorkerFacts:
     name: str
     prefetched: int
     concurrency: int
+    #: The names of the tasks that it knows; None if it did not tell.
+    knows: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,7 +66,22 @@ def no_worker(facts: Facts) -> Iterator[Complaint]:
         yield f"no worker answers, and jobs are queued or running: {waiting}", "celery -A yourapp worker"
 
 
-CHECKS = (pickle_accepted, misspelt_variable, always_eager, sweeper_absent, sweeper_off, no_worker)
+@warning
+def task_unknown(facts: Facts) -> Iterator[Complaint]:
+    """Workers drop a message of a task that they do not know: its jobs wait until one does."""
+    known = [worker.knows for worker in facts.workers if worker.knows is not None]
+    # One that did not tell may know it.
+    if not known or len(known) < len(facts.workers):
+        return
+    for task, _ in facts.guarded:
+        if not any(task.name in names for names in known):
+            yield (
+                f"no worker that answers knows task {task.name}",
+                "celery -A yourapp worker  # start the workers again, with the code that has the task",
+            )
+
+
+CHECKS = (pickle_accepted, misspelt_variable, always_eager, sweeper_absent, sweeper_off, no_worker, task_unknown)
 
 
 def _round(span: timedelta) -> timedelta:

@@ -136,6 +136,18 @@ def beat_retention(facts: Facts) -> Iterator[Complaint]:
             )
 
 
+@warning
+def beat_unknown(facts: Facts) -> Iterator[Complaint]:
+    """Workers drop a message of a task that they do not know: a periodic one never runs."""
+    for period in facts.schedule:
+        # It may be a task of another app, on the same broker.
+        if not period.known and not any(period.task in (worker.knows or ()) for worker in facts.workers):
+            yield (
+                f"beat sends {period.task!r} ({period.name!r}), which is no task of the app",
+                'app.conf.include = ["yourapp.tasks"]  # or correct its name in beat_schedule',
+            )
+
+
 CHECKS = (
     acks_late,
     reject_on_worker_lost,
@@ -146,6 +158,7 @@ CHECKS = (
     unstable_key,
     beat_doubles,
     beat_retention,
+    beat_unknown,
 )
 
 
