@@ -13,6 +13,7 @@ from celery import Celery
 from celery.schedules import BaseSchedule, crontab, schedule
 from faults.brokers import broker_on
 from faults.workers import ALONE, Workers
+from guarded.receiver import SECRET
 from guarded.world import SOON, unshared_tasks
 from kombu import Queue
 from kombu.transport import TRANSPORT_ALIASES
@@ -26,6 +27,8 @@ from oncelery.job import Submission
 from oncelery.testing.servers import PostgresServer, RabbitMQServer, RedisServer, ValkeyServer
 
 Shop = Callable[..., Oncelery]
+
+SIGNED = {"webhook_secrets": SECRET}
 
 
 @pytest.fixture(autouse=True)
@@ -190,6 +193,32 @@ def test_tasks_that_are_declared_badly_are_found(shop: Shop) -> None:
         "shop.send_receipt",
         "shop.tell",
     }
+
+
+@pytest.mark.parametrize(
+    ("url", "settings", "remedy"),
+    [
+        ("https://example.org/told", {}, "Oncelery(app, webhook_secrets="),
+        ("https://10.0.0.1/told", SIGNED, "Oncelery(app, allow_private=True)"),
+        ("http://example.org/told", SIGNED, '@once.task(notify="https://'),
+    ],
+)
+def test_a_call_back_that_would_be_refused_is_found_before_anybody_calls(
+    shop: Shop, url: str, settings: dict[str, Any], remedy: str
+) -> None:
+    once = shop(**settings)
+
+    @once.task(name="shop.refund", key="order_id", notify=url)
+    def refund(order_id: str) -> None: ...
+
+    (finding,) = once.doctor()
+
+    assert (finding.check, finding.fix.startswith(remedy)) == ("notify-refused", True)
+    assert ("shop.refund" in finding.what, url in finding.what) == (True, False)
+
+
+def test_a_call_back_that_can_be_sent_is_not_suspected(shop: Shop) -> None:
+    assert found(shop(**SIGNED, notify="https://example.org/told")) == set()
 
 
 def test_a_valkey_that_evicts_forgets_or_is_full_is_found(shop: Shop, private_valkey: ValkeyServer) -> None:

@@ -164,6 +164,7 @@ PLANTED = [
             broker=BrokerFacts(kind="amqp"),
         ),
     ),
+    ("notify-refused", charging(notify_refused="call-backs are sent to https:// only")),
     ("unguarded-effects", replace(GOOD, tasks=(*GOOD.tasks, TaskFacts(name="shop.send_receipt")))),
     (
         "unguarded-effects",

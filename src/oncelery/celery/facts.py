@@ -16,7 +16,7 @@ from celery.schedules import crontab, maybe_schedule
 
 from oncelery.celery.declaring import ONLY_ONE
 from oncelery.celery.task import IdempotentTask
-from oncelery.errors import OnceleryError
+from oncelery.errors import OnceleryError, WebhookTargetError
 from oncelery.job import Query, State
 from oncelery.ledger import Ledger
 from oncelery.operations.facts import (
@@ -221,7 +221,17 @@ def _task(task: Any) -> TaskFacts:
         only_one=getattr(task.run, ONLY_ONE, False),
         counted=_counted(task) if guarded else {},
         calls=frozenset(_code_of(task).co_names) if _code_of(task) else frozenset(),
+        notify_refused=_notify_refused(task) if guarded else "",
     )
+
+
+def _notify_refused(task: IdempotentTask) -> str:
+    try:
+        if task.policy.notify:
+            task.oncelery.callbacks.check(task.policy.notify)
+    except WebhookTargetError as error:
+        return str(error)
+    return ""
 
 
 def _counted(task: IdempotentTask) -> dict[str, str]:

@@ -32,6 +32,8 @@ class TaskFacts:
     counted: Mapping[str, str] = field(default_factory=dict)
     #: What its code calls by name.
     calls: frozenset[str] = frozenset()
+    #: Why its own call-back could not be sent; empty if it could, or there is none.
+    notify_refused: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

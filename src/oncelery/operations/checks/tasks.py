@@ -36,6 +36,13 @@ ROUND_TRIPS = 30
 #: How long after the end of a job its worker may be found dead, and its message be delivered again, by any broker.
 SHORTEST_HISTORY = timedelta(minutes=10)
 
+#: What mends a call-back that is refused: a setting, or another URL.
+NOTIFY_SETTINGS = {
+    "webhook_secrets": 'Oncelery(app, webhook_secrets=["whsec_…"])',
+    "allow_private": "Oncelery(app, allow_private=True)",
+}
+NOTIFY_URL = '@once.task(notify="https://…")  # or, inside your own network, Oncelery(app, allow_private=True)'
+
 
 @error
 def acks_late(facts: Facts) -> Iterator[Complaint]:
@@ -77,6 +84,16 @@ def history_too_short(facts: Facts) -> Iterator[Complaint]:
     """A message that the broker delivers once more when its job is forgotten is a new job, and takes effect again."""
     least = max(facts.visibility_timeout or SHORTEST_HISTORY, SHORTEST_HISTORY)
     yield from _shorter(facts, "history", least, enough=int(2 * least.total_seconds()))
+
+
+@error
+def notify_refused(facts: Facts) -> Iterator[Complaint]:
+    """A task whose call-back could not be sent cannot be submitted."""
+    for task, _ in facts.guarded:
+        if reason := task.notify_refused:
+            # The reason names the setting that mends it, if one does. The URL is not shown: it may hold a secret.
+            fix = next((line for setting, line in NOTIFY_SETTINGS.items() if setting in reason), NOTIFY_URL)
+            yield f"the notify of task {task.name} is refused: {reason}", fix
 
 
 @warning
@@ -154,6 +171,7 @@ CHECKS = (
     acks_on_failure,
     lease_too_short,
     history_too_short,
+    notify_refused,
     unguarded_effects,
     unstable_key,
     beat_doubles,
