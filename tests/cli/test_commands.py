@@ -235,6 +235,24 @@ def test_many_dead_letters_are_revived_at_once_and_what_is_superseded_stays(
     assert (desk.state("a"), desk.state("b")) == ("queued", "buried")
 
 
+def test_many_dead_letters_are_discarded_at_once_after_a_dry_run(desk: Desk) -> None:
+    letter = desk.bury("a")
+    offer = Submission(id="other", key="0" * 64, task="shop.ship", body=b"[]")
+    granted = desk.ledger.begin(offer, Policy())
+    assert isinstance(granted, Granted)
+    desk.ledger.settle(granted.lease, Bury(reason=Reason.FAILED))
+    chosen = ("dead-letters", "discard", "--all", "--task", "shop.charge", "--scope", "acme", "--since", "1h")
+
+    tried = [desk.run(*chosen, "--dry-run"), desk.run("dead-letters", "discard", letter, "--dry-run")]
+    untouched = desk.state("a")
+    done = desk.run(*chosen)
+
+    assert [ran.stdout for ran in tried] == [f"{letter}  would be discarded\n"] * 2
+    assert (untouched, done.stdout, desk.state("a")) == ("buried", f"{letter}  discarded\n", "cancelled")
+    assert [each["id"] for each in desk.json("dead-letters")["dead_letters"]] == ["other"]
+    assert {ran.exit_code for ran in (*tried, done)} == {0}
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -242,7 +260,12 @@ def test_many_dead_letters_are_revived_at_once_and_what_is_superseded_stays(
         ["dead-letters", "revive", "x", "--all"],
         ["dead-letters", "revive", "x", "y", "--args", "[]"],
         ["dead-letters", "revive", "x", "--kwargs", "[]"],
+        ["dead-letters", "revive", "x", "--task", "shop.charge"],
         ["dead-letters", "discard"],
+        ["dead-letters", "discard", "x", "--all"],
+        ["dead-letters", "discard", "--task", "shop.charge"],
+        ["dead-letters", "discard", "x", "--scope", "acme"],
+        ["dead-letters", "--task", "shop.charge", "discard", "--all"],
         ["jobs", "--state", "lost"],
         ["jobs", "--since", "yesterday"],
         ["jobs", "--since", "999999d"],

@@ -28,6 +28,7 @@ ROLES: dict[tuple[str, str], Role | None] = {
     ("GET", "/dead-letters"): Role.READ,
     ("GET", "/dead-letters/{job_id}"): Role.READ,
     ("POST", "/dead-letters/revive"): Role.OPERATE,
+    ("POST", "/dead-letters/discard"): Role.OPERATE,
     ("POST", "/dead-letters/{job_id}/revive"): Role.OPERATE,
     ("DELETE", "/dead-letters/{job_id}"): Role.OPERATE,
     ("GET", "/duplicates"): Role.READ,
@@ -43,6 +44,7 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/jobs/scoped"): {"name": "acme", "payload": 2},
     ("POST", "/jobs/{task}"): {},
     ("POST", "/dead-letters/revive"): {"dry_run": True},
+    ("POST", "/dead-letters/discard"): {"dry_run": True},
     ("POST", "/dead-letters/{job_id}/revive"): {},
 }
 
@@ -141,12 +143,13 @@ def test_counts_and_figures_are_not_told_across_tenants(service: Service) -> Non
     assert service.ask(("GET", "/metrics"), TEXTS["all", "other"]).status_code == 403
 
 
-def test_many_are_revived_only_among_the_tenant_s_own(service: Service) -> None:
-    headers = {"X-API-Key": TEXTS["all", "other"]}
-    revived = service.client.post("/dead-letters/revive", json={}, headers=headers)
+@pytest.mark.parametrize("path", ["/dead-letters/revive", "/dead-letters/discard"])
+def test_many_are_revived_or_discarded_only_among_the_tenant_s_own(service: Service, path: str) -> None:
+    headers, wet = {"X-API-Key": TEXTS["all", "other"]}, {"dry_run": False}
+    acted = service.client.post(path, json=wet, headers=headers)
 
-    assert revived.json()["items"] == []
-    assert service.client.post("/dead-letters/revive", json={"scope": "acme"}, headers=headers).status_code == 403
+    assert acted.json()["items"] == []
+    assert service.client.post(path, json=wet | {"scope": "acme"}, headers=headers).status_code == 403
     assert service.hand.job(service.job_id).state is State.BURIED
 
 

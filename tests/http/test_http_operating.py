@@ -181,14 +181,42 @@ def test_many_dead_letters_are_revived_after_a_dry_run(client: TestClient, hand:
     assert hand.waiting() == 3
 
 
-@pytest.mark.parametrize("body", [{"tasks": "raises"}, {"task": 1}, [], {"since": "2026-01-01T00:00:00"}])
-def test_a_selection_that_makes_no_sense_revives_nothing(client: TestClient, hand: Hand, body: object) -> None:
-    bury(hand, client)
+def test_many_dead_letters_are_discarded_after_a_dry_run(client: TestClient, hand: Hand) -> None:
+    ids = {bury(hand, client) for _ in range(2)}
+    rejected = hand.tasks.rejects_for_good.delay(hand.name()).id
+    hand.deliver_all()
 
-    answer = client.post("/dead-letters/revive", json=body)
+    dry = client.post("/dead-letters/discard", json={"task": "raises", "dry_run": True}).json()
+    untouched = {job["id"] for job in client.get("/dead-letters").json()["items"]}
+    wet = client.post("/dead-letters/discard", json={"task": "raises", "dry_run": False}).json()
+
+    assert (dry["dry_run"], wet["dry_run"]) == (True, False)
+    assert {item["job_id"] for item in dry["items"]} == {item["job_id"] for item in wet["items"]} == ids
+    assert {item["fate"] for item in (*dry["items"], *wet["items"])} == {"discarded"}
+    assert untouched == ids | {rejected}
+    assert [job["id"] for job in client.get("/dead-letters").json()["items"]] == [rejected]
+
+
+@pytest.mark.parametrize("act", ["revive", "discard"])
+@pytest.mark.parametrize("body", [{"tasks": "raises"}, {"task": 1}, [], {"since": "2026-01-01T00:00:00"}])
+def test_a_selection_that_makes_no_sense_touches_nothing(
+    client: TestClient, hand: Hand, body: object, act: str
+) -> None:
+    job_id = bury(hand, client)
+
+    answer = client.post(f"/dead-letters/{act}", json=body)
 
     assert (answer.status_code, problem(answer)) == (400, "invalid-request")
-    assert hand.waiting() == 0
+    assert hand.job(job_id).state == "buried"
+
+
+def test_many_are_discarded_only_by_who_says_that_it_is_no_dry_run(client: TestClient, hand: Hand) -> None:
+    job_id = bury(hand, client)
+
+    answer = client.post("/dead-letters/discard", json={})
+
+    assert (answer.status_code, "dry_run" in answer.json()["detail"]) == (400, True)
+    assert hand.job(job_id).state == "buried"
 
 
 def test_a_dead_letter_is_discarded_and_discarding_it_again_changes_nothing(client: TestClient, hand: Hand) -> None:
@@ -226,6 +254,9 @@ def test_each_act_is_a_line_of_the_audit_with_who_and_what_came_of_it(
     client.delete(f"/dead-letters/{second}")
     client.post("/dead-letters/revive", json={"dry_run": True})
     client.post("/dead-letters/revive", json={})
+    hand.deliver_all()
+    client.post("/dead-letters/discard", json={"dry_run": True})
+    client.post("/dead-letters/discard", json={"dry_run": False})
 
     told = [record.getMessage() for record in caplog.records if record.name == "oncelery.audit"]
     assert told == [
@@ -234,6 +265,7 @@ def test_each_act_is_a_line_of_the_audit_with_who_and_what_came_of_it(
         f"(this machine): cancel job {first} of raises: cancelled",
         f"(this machine): discard job {second} of raises: discarded",
         f"(this machine): revive job {third} of raises: revived",
+        f"(this machine): discard job {third} of raises: discarded",
     ]
 
 
@@ -360,7 +392,7 @@ def test_answers_are_of_the_types_that_the_schema_is_made_of(client: TestClient,
     }.items():
         TypeAdapter(kind).validate_json(client.get(path).content, strict=True)
     revival = client.post("/dead-letters/revive", json={"dry_run": True})
-    assert TypeAdapter(views.RevivalView).validate_json(revival.content, strict=True)["items"]
+    assert TypeAdapter(views.FatesView).validate_json(revival.content, strict=True)["items"]
 
 
 @pytest.mark.parametrize(

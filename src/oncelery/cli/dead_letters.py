@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -24,10 +25,12 @@ from oncelery.cli.output import (
 )
 from oncelery.cli.target import Target, target_options
 from oncelery.job import Query, State
-from oncelery.operations.dead_letters import Fate, fate_after, fate_of
+from oncelery.operations.dead_letters import Fate, Fates, fate_after
 
 if TYPE_CHECKING:
     from oncelery.celery.extension import Oncelery
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Json(click.ParamType[Any]):
@@ -47,6 +50,21 @@ class Json(click.ParamType[Any]):
         if not isinstance(read, self._kind):
             self.fail(f"{value!r} is not like {self._example}", param, ctx)
         return read
+
+
+def _many_options(command: F) -> F:
+    """Let a command be told which dead letters it is for, by their ids or many at once, and be tried first."""
+    options = (
+        click.argument("job_ids", metavar="[ID…]", nargs=-1),
+        click.option("--all", "many", is_flag=True, help="All that match --task, --scope and --since."),
+        click.option("--task", default="", help="With --all: only this task's."),
+        click.option("--scope", default="", help="With --all: only this tenant's."),
+        click.option("--since", type=Moment(), help="With --all: buried since."),
+        click.option("--dry-run", is_flag=True, help="Only tell what would become of them."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
 
 
 @click.group(name="dead-letters", invoke_without_command=True)
@@ -70,6 +88,9 @@ def dead_letters(
 ) -> None:
     """List dead letters, the newest first; or revive or discard them."""
     if ctx.invoked_subcommand:
+        if task or scope or since:
+            # Passed over, `--all` would mean more than was said.
+            raise click.UsageError(f"write --task, --scope and --since behind the word {ctx.invoked_subcommand!r}")
         return
     query = Query(states=frozenset({State.BURIED}), task=task, scope=scope, since=since, cursor=cursor, limit=limit)
     jobs = target.jobs()
@@ -86,14 +107,9 @@ def dead_letters(
 
 
 @dead_letters.command()
-@click.argument("job_ids", metavar="[ID…]", nargs=-1)
-@click.option("--all", "many", is_flag=True, help="All that match --task, --scope and --since.")
-@click.option("--task", default="", help="With --all: only this task's.")
-@click.option("--scope", default="", help="With --all: only this tenant's.")
-@click.option("--since", type=Moment(), help="With --all: buried since.")
+@_many_options
 @click.option("--args", type=Json(list, "'[\"o-1\", 500]'"), help="For one: corrected arguments, a JSON list.")
 @click.option("--kwargs", type=Json(dict, "'{\"amount\": 500}'"), help="For one: corrected arguments, a JSON object.")
-@click.option("--dry-run", is_flag=True, help="Only tell what would become of them.")
 @json_option
 @target_options
 @click.pass_context
@@ -112,8 +128,7 @@ def revive(
     as_json: bool,
 ) -> None:
     """Queue dead letters again; needs -A. Exits with 1 if one of them stays what it is."""
-    if bool(job_ids) == many:
-        raise click.UsageError("name dead letters by their ids, or give --all; try --dry-run first")
+    _refuse_unclear(job_ids, many=many, narrowed=bool(task or scope or since))
     if args is not None or kwargs is not None:
         if dry_run:
             raise click.UsageError("--dry-run does not go with --args or --kwargs: leave one of them out")
@@ -121,9 +136,7 @@ def revive(
             raise click.UsageError("--args and --kwargs correct one dead letter: name it")
     once = target.once()
     if many:
-        query = Query(task=task, scope=scope, since=since)
-        items = once.dead_letters.revive_many(query, dry_run=dry_run).items
-        told = {item.job_id: (item.fate, item.why) for item in items}
+        told = _fates(once.dead_letters.revive_many(task=task, scope=scope, since=since, dry_run=dry_run))
     elif dry_run:
         told = once.dead_letters.rehearse(*job_ids)
     else:
@@ -133,16 +146,42 @@ def revive(
 
 
 @dead_letters.command()
-@click.argument("job_ids", metavar="ID…", nargs=-1, required=True)
+@_many_options
 @json_option
 @target_options
 @click.pass_context
-def discard(ctx: click.Context, target: Target, *, job_ids: tuple[str, ...], as_json: bool) -> None:
+def discard(
+    ctx: click.Context,
+    target: Target,
+    *,
+    job_ids: tuple[str, ...],
+    many: bool,
+    task: str,
+    scope: str,
+    since: datetime | None,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
     """End dead letters for good. Exits with 1 if one of them was none."""
-    ledger = target.ledger()
-    told = {job_id: fate_of(ledger.discard(job_id)) for job_id in job_ids}
-    _tell(told, as_json=as_json, dry_run=False)
-    ctx.exit(any(fate == Fate.FAILED for fate, _ in told.values()))
+    _refuse_unclear(job_ids, many=many, narrowed=bool(task or scope or since))
+    letters = target.dead_letters()
+    if many:
+        told = _fates(letters.discard_many(task=task, scope=scope, since=since, dry_run=dry_run))
+    else:
+        told = {job_id: fate_after(partial(letters.discard, dry_run=dry_run), job_id) for job_id in job_ids}
+    _tell(told, as_json=as_json, dry_run=dry_run)
+    ctx.exit(any(fate != Fate.DISCARDED for fate, _ in told.values()))
+
+
+def _refuse_unclear(job_ids: tuple[str, ...], *, many: bool, narrowed: bool) -> None:
+    if bool(job_ids) == many:
+        raise click.UsageError("name dead letters by their ids, or give --all; try --dry-run first")
+    if narrowed and not many:
+        raise click.UsageError("--task, --scope and --since go with --all: add it, or leave them out")
+
+
+def _fates(fates: Fates) -> dict[str, tuple[Fate, str]]:
+    return {item.job_id: (item.fate, item.why) for item in fates.items}
 
 
 def _revive(once: Oncelery, job_id: str, args: list[Any] | None, kwargs: dict[str, Any] | None) -> tuple[Fate, str]:
@@ -163,7 +202,7 @@ def _tell(told: dict[str, tuple[Fate, str]], *, as_json: bool, dry_run: bool) ->
         print_json({job_id: {"fate": fate, "why": why} for job_id, (fate, why) in told.items()})
         return
     for job_id, (fate, why) in told.items():
-        would = "would be " if dry_run and fate == Fate.REVIVED else ""
+        would = "would be " if dry_run and fate in (Fate.REVIVED, Fate.DISCARDED) else ""
         click.echo(printable(f"{job_id}  {would}{fate}  {why}".rstrip()))
     if not told:
         click.echo("no dead letters")

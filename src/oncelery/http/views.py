@@ -148,7 +148,7 @@ class ItemView(TypedDict):
     why: str
 
 
-class RevivalView(TypedDict):
+class FatesView(TypedDict):
     """What became of each dead letter; after a dry run, what would."""
 
     items: list[ItemView]

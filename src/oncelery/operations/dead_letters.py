@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -59,14 +59,14 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Revival:
-    """What `revive_many` has done; after a dry run, what it would do."""
+class Fates:
+    """What `revive_many` or `discard_many` has done; after a dry run, what it would do."""
 
     items: tuple[Item, ...]
     dry_run: bool
 
     def __getitem__(self, fate: Fate | str) -> tuple[Item, ...]:
-        """Those that share a fate: `revival["failed"]`."""
+        """Those that share a fate: `fates["failed"]`."""
         return tuple(item for item in self.items if item.fate == fate)
 
 
@@ -121,29 +121,43 @@ class DeadLetters:
         dry_run: bool = False,
         progress: Callable[[Item], object] = lambda _item: None,
         **filters: Unpack[Filters],
-    ) -> Revival:
+    ) -> Fates:
         """Revive all dead letters that match, each for itself; a dry run only tells which.
 
         `progress` is called after each. If the store goes away half-way its error is raised; the same call then goes
         on where this one ended.
         """
         revive = self._rehearsal() if dry_run else self.revive
-        items = []
         # One that is revived and buried again has changed later than where the pages have come to: it comes but once.
-        for job in self.each(query, **filters):
-            fate, why = fate_after(revive, job.id)
-            items.append(Item(job_id=job.id, task=job.task, scope=job.scope, fate=fate, why=why))
-            progress(items[-1])
-        return Revival(items=tuple(items), dry_run=dry_run)
+        items = _act_on_each(self.each(query, **filters), revive, progress)
+        return Fates(items=items, dry_run=dry_run)
 
     def rehearse(self, *job_ids: str) -> dict[str, tuple[Fate, str]]:
         """Tell what would become of these, and why, if they were revived one after the other; change nothing."""
         revive = self._rehearsal()
         return {job_id: fate_after(revive, job_id) for job_id in job_ids}
 
-    def discard(self, job_id: str) -> DiscardAnswer:
-        """End a dead letter for good: it is cancelled, and whatever message of it is still under way runs nothing."""
+    def discard(self, job_id: str, *, dry_run: bool = False) -> DiscardAnswer:
+        """End a dead letter for good: it is cancelled, and whatever message of it is still under way runs nothing.
+
+        A dry run only tells what would be answered.
+        """
+        if dry_run:
+            job = self._dead(job_id)
+            return Discarded(job) if isinstance(job, Job) else job
         return self._ledger.discard(job_id)
+
+    def discard_many(
+        self,
+        query: Query | None = None,
+        *,
+        dry_run: bool = False,
+        progress: Callable[[Item], object] = lambda _item: None,
+        **filters: Unpack[Filters],
+    ) -> Fates:
+        """Discard all dead letters that match, each for itself; a dry run only tells which. Else as `revive_many`."""
+        discard = partial(self.discard, dry_run=dry_run)
+        return Fates(items=_act_on_each(self.each(query, **filters), discard, progress), dry_run=dry_run)
 
     def _dead(self, job_id: str) -> Job | NotBuried | Absent:
         job = self._ledger.get(job_id)
@@ -193,6 +207,19 @@ def _keeps_key(job: Job) -> bool:
 
 def _buried(query: Query | None, filters: Filters) -> Query:
     return replace(query_of(query, filters), states=frozenset({State.BURIED}))
+
+
+def _act_on_each(
+    jobs: Iterable[Job],
+    act: Callable[[str], ReviveAnswer | DiscardAnswer],
+    progress: Callable[[Item], object],
+) -> tuple[Item, ...]:
+    items = []
+    for job in jobs:
+        fate, why = fate_after(act, job.id)
+        items.append(Item(job_id=job.id, task=job.task, scope=job.scope, fate=fate, why=why))
+        progress(items[-1])
+    return tuple(items)
 
 
 def fate_of(answer: ReviveAnswer | DiscardAnswer) -> tuple[Fate, str]:

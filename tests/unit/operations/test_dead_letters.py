@@ -277,3 +277,31 @@ def test_a_discarded_dead_letter_is_one_no_more(once: Oncelery) -> None:
     job = once.jobs.get("job-1")
     assert job
     assert (job.state, job.reason) == (State.CANCELLED, DISCARDED)
+
+
+def test_many_are_discarded_each_for_itself_after_a_dry_run_that_changes_nothing(
+    once: Oncelery, clock: FakeClock
+) -> None:
+    many(once, clock)
+    bury(once, submission(7, task="shop.ship"))
+    heard: list[Event] = []
+    once.ledger.events.subscribe(heard.append)
+    told: list[Item] = []
+
+    rehearsed = once.dead_letters.discard_many(task="shop.charge", limit=2, dry_run=True)
+    untouched, silence = len(once.dead_letters.find().items), list(heard)
+    discarded = once.dead_letters.discard_many(task="shop.charge", limit=2, progress=told.append)
+
+    assert (rehearsed.dry_run, discarded.dry_run) == (True, False)
+    assert rehearsed.items == discarded.items == tuple(told)
+    assert fates(told) == dict.fromkeys(FATES, Fate.DISCARDED)
+    assert (untouched, silence) == (6, [])
+    assert [found.id for found in once.dead_letters.find().items] == ["job-7"]
+    assert job(once, 6).state is State.QUEUED
+
+
+def test_a_dry_run_tells_what_cannot_be_discarded(once: Oncelery) -> None:
+    once.ledger.reserve(submission(1))
+
+    assert once.dead_letters.discard("job-1", dry_run=True) == a.NotBuried(job(once, 1))
+    assert once.dead_letters.discard("nobody", dry_run=True) == a.Absent()
