@@ -8,7 +8,8 @@ from celery import Celery
 
 from oncelery import Oncelery
 
-app = Celery("shop", broker=os.environ["SHOP_SERVER"], backend=os.environ["SHOP_SERVER"])
+included = os.environ.get("SHOP_INCLUDE", "").split()
+app = Celery("shop", broker=os.environ["SHOP_SERVER"], backend=os.environ["SHOP_SERVER"], include=included)
 once = Oncelery(app, store=os.environ["SHOP_SERVER"], namespace=os.environ["SHOP_NAMESPACE"], recommended=True)
 
 

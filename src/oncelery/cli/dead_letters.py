@@ -134,7 +134,7 @@ def revive(
             raise click.UsageError("--dry-run does not go with --args or --kwargs: leave one of them out")
         if len(job_ids) != 1:
             raise click.UsageError("--args and --kwargs correct one dead letter: name it")
-    once = target.once()
+    once = target.with_tasks()
     if many:
         told = _fates(once.dead_letters.revive_many(task=task, scope=scope, since=since, dry_run=dry_run))
     elif dry_run:

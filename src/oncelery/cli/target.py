@@ -44,6 +44,15 @@ class Target:
         app = _find(self.app) if isinstance(self.app, str) else self.app
         return Oncelery.of(app)
 
+    def with_tasks(self) -> Oncelery:
+        """Find it with all tasks, as a worker does: they know what fits them, and what of it is secret by its place."""
+        once = self.once()
+        try:
+            once.app.loader.import_default_modules()
+        except ModuleNotFoundError as error:
+            raise _missing(error) from error
+        return once
+
     def ledger(self) -> Ledger:
         """Open the ledger: of --store, else the app's."""
         from oncelery.ledger import Ledger  # noqa: PLC0415 - as above
@@ -70,7 +79,7 @@ class Target:
         from oncelery.operations.jobs import Jobs  # noqa: PLC0415 - as above
 
         ledger = self.ledger()
-        return Jobs(ledger, read=JsonReading()) if self.store else self.once().jobs
+        return Jobs(ledger, read=JsonReading()) if self.store else self.with_tasks().jobs
 
     def dead_letters(self) -> DeadLetters:
         """Give what discards dead letters; without an app it revives none."""
@@ -149,9 +158,13 @@ def _find(name: str) -> Celery[Any]:
     except ModuleNotFoundError as error:
         if error.name == name and ":" in name:
             raise click.UsageError(f"no app in {name!r}: give -A module:attribute") from error
-        raise click.UsageError(
-            f"no module {error.name!r}: run this where your app can be imported, and give -A module or -A module:app"
-        ) from error
+        raise _missing(error) from error
     except AttributeError as error:
         raise click.UsageError(f"no app in {name!r}: give -A module:attribute") from error
     return app
+
+
+def _missing(error: ModuleNotFoundError) -> click.UsageError:
+    return click.UsageError(
+        f"no module {error.name!r}: run this where your app can be imported, and give -A module or -A module:app"
+    )
