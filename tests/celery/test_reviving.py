@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from oncelery.answers import Existing, Revived
 from oncelery.errors import RevivalError
 from oncelery.job import Job, State
+from oncelery.operations.dead_letters import Fate
 from oncelery.operations.redaction import HIDDEN
 
 pytestmark = resolves_annotations
@@ -65,9 +66,11 @@ def test_a_correction_that_makes_it_the_work_of_another_job_is_answered_with_tha
     other = hand.app.tasks["ship"].delay({"number": "p-2", "weight": 1})
     hand.deliver_all()
 
+    rehearsed = hand.once.dead_letters.rehearse(job_id, args=[{"number": "p-2", "weight": 1}])
     answer = hand.once.dead_letters.revive(job_id, args=[{"number": "p-2", "weight": 1}])
 
     assert answer == Existing(hand.job(other))
+    assert rehearsed == {job_id: (Fate.SUPERSEDED, f"by job {other.id}, which is completed")}
     hand.deliver_all()
     assert parcels == [Parcel(number="p-2", weight=1)]
     assert hand.job(job_id).state is State.BURIED

@@ -147,10 +147,19 @@ def test_one_that_cannot_be_revived_keeps_no_other_from_it(
     assert not any(record.exc_info for record in caplog.records)  # no traceback on the terminal
 
 
-def test_a_correction_cannot_be_rehearsed(app: Callable[..., Result]) -> None:
-    ran = app("dead-letters", "revive", "a", "--dry-run", "--kwargs", "{}")
+def test_a_correction_is_rehearsed_as_it_would_be_made(desk: Desk, app: Callable[..., Result]) -> None:
+    letter = desk.bury("a")
+    corrections = (["--args", "[1, 2, 3]"], ["--kwargs", '{"order_id": "z"}'], ["--args", '["z"]'])
 
-    assert (ran.exit_code, "--dry-run does not go with --args or --kwargs" in ran.output) == (2, True)
+    tried = [app("dead-letters", "revive", letter, *words, "--dry-run") for words in corrections]
+    untouched = desk.ledger.get(letter)
+    done = [app("dead-letters", "revive", letter, *words) for words in corrections]
+
+    assert [ran.exit_code for ran in tried] == [ran.exit_code for ran in done] == [1, 1, 0]
+    assert [ran.stdout for ran in tried[:2]] == [ran.stdout for ran in done[:2]]
+    assert (tried[2].stdout, done[2].stdout) == (f"{letter}  would be revived\n", f"{letter}  revived\n")
+    assert untouched
+    assert (untouched.state, json.loads(untouched.body or b"")[1]) == ("buried", ["a"])
 
 
 def _read(terminal: int) -> bytes:

@@ -129,18 +129,18 @@ def revive(
 ) -> None:
     """Queue dead letters again; needs -A. Exits with 1 if one of them stays what it is."""
     _refuse_unclear(job_ids, many=many, narrowed=bool(task or scope or since))
-    if args is not None or kwargs is not None:
-        if dry_run:
-            raise click.UsageError("--dry-run does not go with --args or --kwargs: leave one of them out")
-        if len(job_ids) != 1:
-            raise click.UsageError("--args and --kwargs correct one dead letter: name it")
+    if (args is not None or kwargs is not None) and len(job_ids) != 1:
+        raise click.UsageError("--args and --kwargs correct one dead letter: name it")
     once = target.with_tasks()
     if many:
         told = _fates(once.dead_letters.revive_many(task=task, scope=scope, since=since, dry_run=dry_run))
     elif dry_run:
-        told = once.dead_letters.rehearse(*job_ids)
+        told = once.dead_letters.rehearse(*job_ids, args=args, kwargs=kwargs)
     else:
-        told = {job_id: _revive(once, job_id, args, kwargs) for job_id in job_ids}
+        revive = partial(once.dead_letters.revive, args=args, kwargs=kwargs)
+        told = {job_id: fate_after(revive, job_id) for job_id in job_ids}
+    if args is None and kwargs is not None:
+        told = {job_id: (fate, why + _hint(once, job_id, fate)) for job_id, (fate, why) in told.items()}
     _tell(told, as_json=as_json, dry_run=dry_run)
     ctx.exit(any(fate != Fate.REVIVED for fate, _ in told.values()))
 
@@ -184,17 +184,12 @@ def _fates(fates: Fates) -> dict[str, tuple[Fate, str]]:
     return {item.job_id: (item.fate, item.why) for item in fates.items}
 
 
-def _revive(once: Oncelery, job_id: str, args: list[Any] | None, kwargs: dict[str, Any] | None) -> tuple[Fate, str]:
-    fate, why = fate_after(partial(once.dead_letters.revive, args=args, kwargs=kwargs), job_id)
-    if fate is Fate.FAILED and args is None and kwargs is not None and _is_called_by_place(once, job_id):
-        why += "; it was called with positional arguments: give --args '[…]', or --args '[]' with all in --kwargs"
-    return fate, why
-
-
-def _is_called_by_place(once: Oncelery, job_id: str) -> bool:
-    job = once.dead_letters.get(job_id)
+def _hint(once: Oncelery, job_id: str, fate: Fate) -> str:
+    job = once.dead_letters.get(job_id) if fate is Fate.FAILED else None
     call = once.jobs.call(job) if job else None
-    return bool(call and call.args)
+    if not call or not call.args:
+        return ""
+    return "; it was called with positional arguments: give --args '[…]', or --args '[]' with all in --kwargs"
 
 
 def _tell(told: dict[str, tuple[Fate, str]], *, as_json: bool, dry_run: bool) -> None:

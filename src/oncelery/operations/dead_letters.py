@@ -106,9 +106,9 @@ class DeadLetters:
         job = self._dead(job_id)
         if not isinstance(job, Job):
             return job
-        body, key = self._rewritten(job, args, kwargs)
-        if key != job.key and (rival := self._ledger.last(key)) and _keeps_key(rival):
-            return Existing(rival)
+        body = self._rewritten(job, args, kwargs)
+        if isinstance(body, Existing):
+            return body
         answer = self._ledger.revive(job_id, body=body)
         if isinstance(answer, Revived):
             self._send(answer.job)
@@ -132,9 +132,11 @@ class DeadLetters:
         items = _act_on_each(self.each(query, **filters), revive, progress)
         return Fates(items=items, dry_run=dry_run)
 
-    def rehearse(self, *job_ids: str) -> dict[str, tuple[Fate, str]]:
+    def rehearse(
+        self, *job_ids: str, args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None
+    ) -> dict[str, tuple[Fate, str]]:
         """Tell what would become of these, and why, if they were revived one after the other; change nothing."""
-        revive = self._rehearsal()
+        revive = self._rehearsal(args, kwargs)
         return {job_id: fate_after(revive, job_id) for job_id in job_ids}
 
     def discard(self, job_id: str, *, dry_run: bool = False) -> DiscardAnswer:
@@ -165,11 +167,10 @@ class DeadLetters:
             return Absent()
         return job if job.state is State.BURIED else NotBuried(job)
 
-    def _rewritten(
-        self, job: Job, args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None
-    ) -> tuple[bytes, str]:
+    def _rewritten(self, job: Job, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> bytes | Existing:
+        """Write the body for its new life; or name the job whose work it would then be."""
         try:
-            return self._rewrite(job, args, kwargs)
+            body, key = self._rewrite(job, args, kwargs)
         except OnceleryError:
             raise
         except Exception as error:
@@ -177,16 +178,29 @@ class DeadLetters:
             if not isinstance(error, TypeError):
                 _logger.exception("could not revive job %s", job.id)
             raise RevivalError(f"{type(error).__name__}: {error}", key=job.key, job_id=job.id) from error
+        if key != job.key and (rival := self._ledger.last(key)) and _keeps_key(rival):
+            return Existing(rival)
+        return body
 
-    def _rehearsal(self) -> Callable[[str], ReviveAnswer]:
-        return partial(self._rehearse, {})
+    def _rehearsal(
+        self, args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None
+    ) -> Callable[[str], ReviveAnswer]:
+        return partial(self._rehearse, {}, args, kwargs)
 
-    def _rehearse(self, revived: dict[str, Job], job_id: str) -> ReviveAnswer:
+    def _rehearse(
+        self,
+        revived: dict[str, Job],
+        args: Sequence[Any] | None,
+        kwargs: Mapping[str, Any] | None,
+        job_id: str,
+    ) -> ReviveAnswer:
         """Answer what `revive` would, after others were `revived`; change nothing."""
         job = self._dead(job_id)
         if not isinstance(job, Job):
             return job
-        self._rewritten(job)
+        body = self._rewritten(job, args, kwargs)
+        if isinstance(body, Existing):
+            return body
         keeper = revived.get(job.key) or self._ledger.last(job.key)
         if keeper and keeper.id != job.id and _keeps_key(keeper):
             return Existing(keeper)
