@@ -146,7 +146,10 @@ def test_a_key_is_kept_as_its_hash_and_has_256_bits() -> None:
 def test_the_command_makes_keys_and_adds_them_to_the_file(hand: Hand, tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
 
-    texts = [command("ops", "--file", str(path)), command("shop", "--role", "submit", "--file", str(path))]
+    texts = [
+        command("ops", "--role", "read", "--file", str(path)),
+        command("shop", "--role", "submit", "--file", str(path)),
+    ]
 
     client = client_of(create_app(hand.once, keys=path))
     assert [client.get("/jobs", headers={"X-API-Key": text.strip()}).status_code for text in texts] == [200, 403]
@@ -157,11 +160,11 @@ def test_the_command_makes_keys_and_adds_them_to_the_file(hand: Hand, tmp_path: 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file away")
 def test_the_command_leaves_the_file_to_who_has_it(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
-    command("ops", "--file", str(path))
+    command("ops", "--role", "read", "--file", str(path))
     path.chmod(0o640)
     os.chown(path, 65_534, 65_533)
 
-    command("shop", "--file", str(path))
+    command("shop", "--role", "submit", "--file", str(path))
 
     about = path.stat()
     assert (about.st_uid, about.st_gid, about.st_mode & 0o777) == (65_534, 65_533, 0o640)
@@ -170,7 +173,7 @@ def test_the_command_leaves_the_file_to_who_has_it(tmp_path: Path) -> None:
 
 def test_the_command_prints_an_entry_for_whoever_keeps_keys_elsewhere(hand: Hand) -> None:
     text, entry = command("shop", "--scope", "acme", "--role", "read").splitlines()
-    told = json.loads(command("shop", "--json"))
+    told = json.loads(command("shop", *(f"--role={role}" for role in ROLES), "--json"))
 
     key = ApiKey(**json.loads(entry))
     assert (key.name, key.scope, list(key.roles)) == ("shop", "acme", ["read"])
@@ -183,9 +186,19 @@ def test_a_file_that_cannot_be_read_or_written_is_left_alone_and_told(tmp_path: 
     wrong = tmp_path / "wrong.json"
     wrong.write_text("[{half a file")
 
-    assert "cannot be read" in command("shop", "--file", str(wrong))
-    assert "cannot be written" in command("shop", "--file", str(tmp_path / "no" / "keys.json"))
+    assert "cannot be read" in command("shop", "--role", "read", "--file", str(wrong))
+    assert "cannot be written" in command("shop", "--role", "read", "--file", str(tmp_path / "no" / "keys.json"))
     assert wrong.read_text() == "[{half a file"
+
+
+def test_the_command_makes_no_key_unless_it_is_told_what_it_may_do(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+
+    told = command("shop", "--file", str(path))
+
+    assert "Missing option '--role'" in told
+    assert all(role in told for role in ROLES)
+    assert not path.exists()
 
 
 def command(*words: str) -> str:

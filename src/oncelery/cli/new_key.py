@@ -17,7 +17,9 @@ ROLES = ("submit", "read", "operate")
 
 @click.command()
 @click.argument("name")
-@click.option("--role", "roles", type=click.Choice(ROLES), multiple=True, help="May be repeated; without it, all.")
+@click.option(
+    "--role", "roles", type=click.Choice(ROLES), multiple=True, required=True, help="What it may do; may be repeated."
+)
 @click.option("--scope", default="", help="The tenant that it is bound to; without it, it sees all.")
 @click.option(
     "--file",
@@ -32,7 +34,7 @@ def new_key(*, name: str, roles: tuple[str, ...], scope: str, file: Path | None,
     except ModuleNotFoundError as error:
         raise ConfigurationError(str(error)) from error
 
-    text, key = keys.new_key(name, scope=scope, roles=roles or ROLES)
+    text, key = keys.new_key(name, scope=scope, roles=roles)
     if file:
         keys.add_to_file(file, key)
     entry: dict[str, Any] = msgspec.to_builtins(key, order="deterministic")
