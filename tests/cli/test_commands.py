@@ -41,7 +41,6 @@ def test_jobs_are_listed_by_state_task_scope_and_time(desk: Desk) -> None:
     assert desk.json("jobs", "--task", "shop.other") == {"jobs": [], "cursor": ""}
     assert len(desk.json("jobs", "--scope", "acme", "--since", "1h")["jobs"]) == 2
     assert desk.json("jobs", "--since", (datetime.now(UTC) + timedelta(days=1)).isoformat())["jobs"] == []
-    assert desk.run("jobs", "--task", "shop.other").stdout == f"no jobs in the namespace '{desk.namespace}'\n"
 
 
 @pytest.mark.parametrize(
@@ -302,7 +301,48 @@ def test_duplicates_are_listed_and_counted(desk: Desk) -> None:
     assert counted["count"] == 1
     assert "joined" in desk.run("duplicates").stdout
     assert "joined" in desk.run("duplicates", "--counts", "--since", "1h").stdout
-    assert desk.run("duplicates", "--counts", "--task", "shop.other").stdout == nothing
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["jobs", "--scope", "beta"], "such jobs"),
+        (["jobs", "--state", "buried", "--limit", "1"], "such jobs"),
+        (["dead-letters", "--limit", "1"], "dead letters"),
+        (["dead-letters", "--since", "1h"], "such dead letters"),
+        (["dead-letters", "discard", "--all"], "dead letters"),
+        (["dead-letters", "discard", "--all", "--scope", "beta"], "such dead letters"),
+        (["duplicates", "--scope", "beta"], "such duplicates"),
+        (["duplicates", "--counts"], "such duplicates"),  # in the last 24 hours
+        (["jobs", "--task", "charge"], "such jobs"),  # nobody here knows the tasks
+    ],
+)
+def test_a_list_that_was_narrowed_down_says_nothing_of_what_else_there_is(
+    desk: Desk, words: list[str], what: str
+) -> None:
+    desk.submit("a")
+
+    assert desk.run(*words).stdout == f"no {what} in the namespace '{desk.namespace}'\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "asked_back"),
+    [
+        (["jobs", "--task", "charge"], " (did you mean shop.charge?)"),
+        (["dead-letters", "--task", "shop.chrage"], " (did you mean shop.charge?)"),
+        (["dead-letters", "revive", "--all", "--task", "charge"], " (did you mean shop.charge?)"),
+        (["duplicates", "--task", "charge"], " (did you mean shop.charge?)"),
+        (["dead-letters", "--task", "shop.charge"], ""),
+        (["jobs", "--task", "zzz"], ""),
+        (["jobs", "--scope", "beta"], ""),
+    ],
+)
+def test_a_task_that_the_app_has_not_is_told_with_the_one_that_was_meant(
+    desk: Desk, app: Callable[..., Result], words: list[str], asked_back: str
+) -> None:
+    desk.submit("a")
+
+    assert app(*words).stdout.endswith(f" in the namespace '{desk.namespace}'{asked_back}\n")
 
 
 def test_a_sweep_tells_what_it_did(app: Callable[..., Result]) -> None:

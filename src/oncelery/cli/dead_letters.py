@@ -92,9 +92,9 @@ def dead_letters(
             # Passed over, `--all` would mean more than was said.
             raise click.UsageError(f"write --task, --scope and --since behind the word {ctx.invoked_subcommand!r}")
         return
-    query = Query(states=frozenset({State.BURIED}), task=task, scope=scope, since=since, cursor=cursor, limit=limit)
+    query = Query(task=task, scope=scope, since=since, cursor=cursor, limit=limit)
     jobs = target.jobs()
-    page = page_of(lambda: jobs.find(query), cursor)
+    page = page_of(lambda: jobs.find(query, states=State.BURIED), cursor)
     if as_json:
         print_json({"dead_letters": [fields_of(job, jobs) for job in page.items], "cursor": page.cursor})
         return
@@ -103,7 +103,7 @@ def dead_letters(
         for job in page.items
     ]
     columns = ("ID", "TASK", "REASON", "ATTEMPTS", "BURIED", "SCOPE", "ERROR")
-    print_page(page, table(columns, rows) if rows else f"no dead letters {target.where}")
+    print_page(page, table(columns, rows) if rows else target.nothing("dead letters", query))
 
 
 @dead_letters.command()
@@ -128,12 +128,13 @@ def revive(
     as_json: bool,
 ) -> None:
     """Queue dead letters again; needs -A. Exits with 1 if one of them stays what it is."""
-    _refuse_unclear(job_ids, many=many, narrowed=bool(task or scope or since))
+    query = Query(task=task, scope=scope, since=since)
+    _refuse_unclear(job_ids, query, many=many)
     if (args is not None or kwargs is not None) and len(job_ids) != 1:
         raise click.UsageError("--args and --kwargs correct one dead letter: name it")
     once = target.with_tasks()
     if many:
-        told = _fates(once.dead_letters.revive_many(task=task, scope=scope, since=since, dry_run=dry_run))
+        told = _fates(once.dead_letters.revive_many(query, dry_run=dry_run))
     elif dry_run:
         told = once.dead_letters.rehearse(*job_ids, args=args, kwargs=kwargs)
     else:
@@ -141,7 +142,7 @@ def revive(
         told = {job_id: fate_after(revive, job_id) for job_id in job_ids}
     if args is None and kwargs is not None:
         told = {job_id: (fate, why + _hint(once, job_id, fate)) for job_id, (fate, why) in told.items()}
-    _tell(told, as_json=as_json, dry_run=dry_run)
+    _tell(target, query, told, as_json=as_json, dry_run=dry_run)
     ctx.exit(any(fate != Fate.REVIVED for fate, _ in told.values()))
 
 
@@ -163,20 +164,21 @@ def discard(
     as_json: bool,
 ) -> None:
     """End dead letters for good. Exits with 1 if one of them was none."""
-    _refuse_unclear(job_ids, many=many, narrowed=bool(task or scope or since))
+    query = Query(task=task, scope=scope, since=since)
+    _refuse_unclear(job_ids, query, many=many)
     letters = target.dead_letters()
     if many:
-        told = _fates(letters.discard_many(task=task, scope=scope, since=since, dry_run=dry_run))
+        told = _fates(letters.discard_many(query, dry_run=dry_run))
     else:
         told = {job_id: fate_after(partial(letters.discard, dry_run=dry_run), job_id) for job_id in job_ids}
-    _tell(told, as_json=as_json, dry_run=dry_run)
+    _tell(target, query, told, as_json=as_json, dry_run=dry_run)
     ctx.exit(any(fate != Fate.DISCARDED for fate, _ in told.values()))
 
 
-def _refuse_unclear(job_ids: tuple[str, ...], *, many: bool, narrowed: bool) -> None:
+def _refuse_unclear(job_ids: tuple[str, ...], query: Query, *, many: bool) -> None:
     if bool(job_ids) == many:
         raise click.UsageError("name dead letters by their ids, or give --all; try --dry-run first")
-    if narrowed and not many:
+    if query != Query() and not many:
         raise click.UsageError("--task, --scope and --since go with --all: add it, or leave them out")
 
 
@@ -192,7 +194,7 @@ def _hint(once: Oncelery, job_id: str, fate: Fate) -> str:
     return "; it was called with positional arguments: give --args '[…]', or --args '[]' with all in --kwargs"
 
 
-def _tell(told: dict[str, tuple[Fate, str]], *, as_json: bool, dry_run: bool) -> None:
+def _tell(target: Target, query: Query, told: dict[str, tuple[Fate, str]], *, as_json: bool, dry_run: bool) -> None:
     if as_json:
         print_json({job_id: {"fate": fate, "why": why} for job_id, (fate, why) in told.items()})
         return
@@ -200,4 +202,4 @@ def _tell(told: dict[str, tuple[Fate, str]], *, as_json: bool, dry_run: bool) ->
         would = "would be " if dry_run and fate in (Fate.REVIVED, Fate.DISCARDED) else ""
         click.echo(printable(f"{job_id}  {would}{fate}  {why}".rstrip()))
     if not told:
-        click.echo("no dead letters")
+        click.echo(target.nothing("dead letters", query))

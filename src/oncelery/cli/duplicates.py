@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -11,7 +11,7 @@ import msgspec
 
 from oncelery.cli.output import Moment, ago, json_option, page_of, page_options, print_json, print_page, table
 from oncelery.cli.target import Target, target_options
-from oncelery.job import Page
+from oncelery.job import Page, Query
 from oncelery.operations.duplicates import DEFAULT_SPAN, Duplicates
 
 
@@ -39,19 +39,30 @@ def duplicates(
         raise click.UsageError("--since goes with --counts: add it, or leave --since out")
     audit = Duplicates(target.ledger())
     if counts:
-        found = audit.counts(since=since or DEFAULT_SPAN, task=task, scope=scope)
+        since = since or datetime.now(UTC) - DEFAULT_SPAN
+        found = audit.counts(since=since, task=task, scope=scope)
+        asked = Query(task=task, scope=scope, since=since)
         rows = [(f"{each.hour:%Y-%m-%d %H:00}", each.task, each.scope, each.answer, str(each.count)) for each in found]
-        _print(target, ("HOUR", "TASK", "SCOPE", "ANSWER", "COUNT"), rows, Page(items=tuple(found)), as_json=as_json)
+        _print(
+            target, asked, ("HOUR", "TASK", "SCOPE", "ANSWER", "COUNT"), rows, Page(items=tuple(found)), as_json=as_json
+        )
     else:
         page = page_of(lambda: audit.find(task=task, scope=scope, cursor=cursor, limit=limit), cursor)
         lines = [(ago(each.at), each.task, each.scope, each.answer, each.job_id, each.caller) for each in page.items]
-        _print(target, ("WHEN", "TASK", "SCOPE", "ANSWER", "JOB", "CALLER"), lines, page, as_json=as_json)
+        asked = Query(task=task, scope=scope, cursor=cursor)
+        _print(target, asked, ("WHEN", "TASK", "SCOPE", "ANSWER", "JOB", "CALLER"), lines, page, as_json=as_json)
 
 
 def _print(
-    target: Target, columns: Sequence[str], rows: Sequence[Sequence[str]], page: Page[Any], *, as_json: bool
+    target: Target,
+    asked: Query,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    page: Page[Any],
+    *,
+    as_json: bool,
 ) -> None:
     if as_json:
         print_json({"duplicates": msgspec.to_builtins(page.items), "cursor": page.cursor})
     else:
-        print_page(page, table(columns, rows) if rows else f"no duplicates {target.where}")
+        print_page(page, table(columns, rows) if rows else target.nothing("duplicates", asked))

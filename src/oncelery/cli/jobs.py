@@ -74,13 +74,13 @@ def jobs(
     if as_json:
         print_json({"jobs": [fields_of(job, known) for job in page.items], "cursor": page.cursor})
     elif watch:
-        _watch(lambda: _shown(known.find(query), target))
+        _watch(lambda: _shown(known.find(query), query, target))
     else:
-        print_page(page, _shown(page, target))
+        print_page(page, _shown(page, query, target))
 
 
-def _shown(page: Page[Job], target: Target) -> RenderableType:
-    return table(COLUMNS, map(_row, page.items)) if page.items else f"no jobs {target.where}"
+def _shown(page: Page[Job], asked: Query, target: Target) -> RenderableType:
+    return table(COLUMNS, map(_row, page.items)) if page.items else target.nothing("jobs", asked)
 
 
 def _watch(draw: Callable[[], RenderableType]) -> None:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 import click
 
 from oncelery.errors import ConfigurationError
-from oncelery.job import DEFAULT_NAMESPACE
+from oncelery.job import DEFAULT_NAMESPACE, Query
+from oncelery.spelling import asked_back, nearest
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -67,11 +68,11 @@ class Target:
         click.get_current_context().call_on_close(ledger.store.close)
         return ledger
 
-    @property
-    def where(self) -> str:
-        """Say where was looked, to one who has found nothing: it may be elsewhere."""
+    def nothing(self, what: str, asked: Query) -> str:
+        """Say where was looked, to one who has found nothing: it may be elsewhere, or called otherwise."""
+        such = "such " if asked != Query(limit=asked.limit) else ""
         name = (self.namespace or DEFAULT_NAMESPACE) if self.store else self.once().namespace
-        return f"in the namespace {name!r}"
+        return f"no {such}{what} in the namespace {name!r}{self._asked_back(asked.task)}"
 
     def jobs(self) -> Jobs:
         """Give what looks at jobs and cancels them; without an app it knows JSON alone, and ends no process."""
@@ -89,6 +90,15 @@ class Target:
         if self.store:
             return DeadLetters(ledger, publish=_ask_for_app, rewrite=_ask_for_app)
         return self.once().dead_letters
+
+    def _asked_back(self, task: str) -> str:
+        """Ask whether another task was meant, where the app is known and has none of this name."""
+        known = sorted(self.with_tasks().app.tasks) if task and not self.store else ()
+        if task in known:
+            return ""
+        # People leave out the module.
+        whole = next((name for name in known if name.endswith(f".{task}")), "")
+        return asked_back(whole or nearest(task, known))
 
 
 def app_option(command: Callable[P, R]) -> Callable[P, R]:
