@@ -21,9 +21,9 @@ from cli.desk import HERE, Desk, invoke
 from oncelery.answers import Granted
 from oncelery.cli import COMMANDS
 from oncelery.fingerprint import fingerprint
-from oncelery.job import Progress, Reason, Submission
+from oncelery.job import Cause, Progress, Reason, Submission
 from oncelery.policy import Policy
-from oncelery.settlement import Bury, Complete
+from oncelery.settlement import Bury, Cancel, Complete, Release, Settlement
 from oncelery.testing.servers import PostgresServer
 
 
@@ -41,6 +41,23 @@ def test_jobs_are_listed_by_state_task_scope_and_time(desk: Desk) -> None:
     assert desk.json("jobs", "--task", "shop.other") == {"jobs": [], "cursor": ""}
     assert len(desk.json("jobs", "--scope", "acme", "--since", "1h")["jobs"]) == 2
     assert desk.json("jobs", "--since", (datetime.now(UTC) + timedelta(days=1)).isoformat())["jobs"] == []
+
+
+@pytest.mark.parametrize(
+    ("settlement", "told"),
+    [(Complete(result=b"1"), False), (Cancel(reason="late"), False), (Bury(reason=Reason.FAILED), True)],
+    ids=["completed", "cancelled", "buried"],
+)
+def test_a_job_that_has_ended_makes_no_progress_and_a_dead_letter_tells_where_it_came_to(
+    desk: Desk,
+    settlement: Settlement,
+    told: bool,  # noqa: FBT001
+) -> None:
+    granted = desk.begin("a")
+    desk.ledger.record(granted.lease, progress=Progress(done=4, total=5, stage="charging"))
+    desk.ledger.settle(granted.lease, settlement)
+
+    assert ("80% charging" in desk.run("jobs").stdout) is told
 
 
 @pytest.mark.parametrize(
@@ -124,6 +141,18 @@ def test_a_dead_letter_is_shown_with_its_error(desk: Desk) -> None:
 
     assert "CardRefused: no money" in shown
     assert "Traceback: line 1" in shown
+
+
+def test_runs_are_numbered_through_a_revival_and_a_handback(desk: Desk) -> None:
+    desk.bury("a")
+    desk.ledger.revive("job-a")
+    desk.ledger.settle(desk.begin("a").lease, Release(cause=Cause.HANDBACK))
+    desk.begin("a")
+
+    _, earlier = desk.run("show", "job-a").stdout.split("earlier runs\n")
+
+    assert [line.split()[0] for line in earlier.splitlines()] == ["RUN", "1", "2"]
+    assert [run["number"] for run in desk.json("show", "job-a")["past"]] == [1, 1]  # attempts, as they are counted
 
 
 def test_what_is_not_json_is_not_opened(desk: Desk) -> None:

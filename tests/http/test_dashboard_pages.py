@@ -12,7 +12,7 @@ from guarded.hand import Hand
 from guarded.plain_browser import PAGES, Dashboard, bury, looking_at, text_of
 from guarded.web import HERE, client_of
 
-from oncelery import StoreUnavailableError
+from oncelery import StoreUnavailableError, current_run
 from oncelery.embedded.process import eventually
 from oncelery.http import create_app
 from oncelery.http.dashboard import create_dashboard
@@ -141,6 +141,27 @@ def test_attempts_are_told_out_of_how_many_where_that_is_what_ends_them(board: D
     assert " Attempts 2 of 3 Crashes " in text_of(board.get(f"/jobs/{by_policy}"))
 
 
+@pytest.mark.parametrize("fails", [False, True], ids=["completed", "buried"])
+def test_a_job_that_has_ended_has_no_bar_and_a_dead_letter_has_where_it_came_to(
+    board: Dashboard,
+    hand: Hand,
+    fails: bool,  # noqa: FBT001
+) -> None:
+    @hand.once.task(name="advances", shared=False)
+    def advances() -> None:
+        current_run().progress(4, 5, stage="charging")
+        seen.append(text_of(board.get(f"/jobs/{job_id}")))
+        if fails:
+            raise ValueError
+
+    seen: list[str] = []
+    job_id = advances.delay().id
+    hand.deliver_all()
+
+    assert "4 / 5 charging" in seen[0]
+    assert ("4 / 5 charging" in text_of(board.get(f"/jobs/{job_id}"))) is fails
+
+
 def test_a_run_that_followed_one_cut_short_is_told_as_a_takeover(board: Dashboard, hand: Hand) -> None:
     name = hand.name()
 
@@ -172,7 +193,7 @@ def test_a_story_goes_on_after_a_revival(board: Dashboard, hand: Hand) -> None:
 
     assert revived.count("Run 1 began") == 1
     assert "Run 1 failed for good, and was revived" in revived
-    assert buried_again.count("Run 1 began") == 2
+    assert buried_again.count("Run 1 began") == buried_again.count("Run 2 began") == 1
     assert buried_again.count("Run 1 failed for good, and was revived") == 1
     assert "Buried" in buried_again
 

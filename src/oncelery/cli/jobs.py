@@ -115,9 +115,9 @@ def _row(job: Job) -> tuple[RenderableType, ...]:
 
 
 def _progress(job: Job) -> str:
-    """Show how far a job has come: a bar where the total is known, and the stage."""
+    """Show how far a job has come: a bar where the total is known, and the stage; nothing of one that has ended."""
     progress = job.progress
-    if progress is None:
+    if progress is None or job.state in (State.COMPLETED, State.CANCELLED):
         return ""
     if not progress.total:
         return f"{progress.done:g} {progress.stage or ''}"

@@ -53,9 +53,11 @@ def _print(job: Job, told: dict[str, Any]) -> None:
         # In a line of its own, however long: what is copied from here is whole.
         terminal.print(name.ljust(width), value, sep="  ")
     if job.past:
-        columns = ("ATTEMPT", "ENDED", "WORKER", "CAUSE", "ERROR")
-        rows = [(str(run.number), ago(run.ended_at), run.worker, run.cause, error_of(run.error)) for run in job.past]
-        terminal.print("\nearlier attempts", table(columns, rows), sep="\n")
+        columns = ("RUN", "ENDED", "WORKER", "CAUSE", "ERROR")
+        # Through all revivals, after each of which attempts are counted anew; from the oldest that is kept on.
+        runs = enumerate(job.past, job.past[0].number)
+        rows = [(str(no), ago(run.ended_at), run.worker, run.cause, error_of(run.error)) for no, run in runs]
+        terminal.print("\nearlier runs", table(columns, rows), sep="\n")
     if job.error:
         terminal.print(f"\n{printable(error_of(job.error))}", printable(job.error.traceback), sep="\n")
 

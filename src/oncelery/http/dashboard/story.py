@@ -47,6 +47,7 @@ class Moment:
 class RunShown:
     """One run of the job, past or present."""
 
+    #: Which run of the job it is, through all its revivals.
     number: int
     fence: int
     worker: str
@@ -72,12 +73,14 @@ def runs_of(job: Job, lease: timedelta | None = None) -> list[RunShown]:
     """Give all runs that the job remembers, oldest first."""
     runs: list[RunShown] = []
     before: Attempt | None = None
-    for attempt in job.past:
-        runs.append(_past(attempt, before))
+    # From the oldest that is kept on; attempts are counted anew after a revival, and not at all if handed back.
+    first = job.past[0].number if job.past else job.attempt
+    for number, attempt in enumerate(job.past, first):
+        runs.append(_past(number, attempt, before))
         before = attempt
     # A job that was revived has no attempt yet, and no run but those before.
     if job.begun_at and job.attempt and all(attempt.fence != job.fence for attempt in job.past):
-        runs.append(_newest(job, before, lease))
+        runs.append(_newest(first + len(runs), job, before, lease))
     return runs
 
 
@@ -105,9 +108,9 @@ def _answered(duplicate: Duplicate) -> Moment:
     return Moment(at=duplicate.at, kind="duplicate", what=f"A duplicate was answered: {duplicate.answer}", detail=to)
 
 
-def _past(attempt: Attempt, before: Attempt | None) -> RunShown:
+def _past(number: int, attempt: Attempt, before: Attempt | None) -> RunShown:
     return RunShown(
-        number=attempt.number,
+        number=number,
         fence=attempt.fence,
         worker=attempt.worker,
         holder="",
@@ -119,11 +122,11 @@ def _past(attempt: Attempt, before: Attempt | None) -> RunShown:
     )
 
 
-def _newest(job: Job, before: Attempt | None, lease: timedelta | None) -> RunShown:
+def _newest(number: int, job: Job, before: Attempt | None, lease: timedelta | None) -> RunShown:
     assert job.begun_at  # noqa: S101 - it has begun
     running = job.state is State.RUNNING
     return RunShown(
-        number=job.attempt,
+        number=number,
         fence=job.fence,
         worker=job.worker,
         holder=job.holder,
