@@ -294,6 +294,7 @@ def test_many_dead_letters_are_discarded_at_once_after_a_dry_run(desk: Desk) -> 
         ["dead-letters", "discard", "--task", "shop.charge"],
         ["dead-letters", "discard", "x", "--scope", "acme"],
         ["dead-letters", "--task", "shop.charge", "discard", "--all"],
+        ["dead-letters", "--limit", "5", "discard", "--all"],
         ["jobs", "--state", "lost"],
         ["jobs", "--since", "yesterday"],
         ["jobs", "--since", "999999d"],

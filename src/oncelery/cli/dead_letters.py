@@ -87,12 +87,12 @@ def dead_letters(
     as_json: bool,
 ) -> None:
     """List dead letters, the newest first; or revive or discard them."""
-    if ctx.invoked_subcommand:
-        if task or scope or since:
-            # Passed over, `--all` would mean more than was said.
-            raise click.UsageError(f"write --task, --scope and --since behind the word {ctx.invoked_subcommand!r}")
-        return
     query = Query(task=task, scope=scope, since=since, cursor=cursor, limit=limit)
+    if word := ctx.invoked_subcommand:
+        if query != Query():
+            # Passed over, `--all` would mean more than was said.
+            raise click.UsageError(f"options of the list do not go with {word!r}: write --task and others behind it")
+        return
     jobs = target.jobs()
     page = page_of(lambda: jobs.find(query, states=State.BURIED), cursor)
     if as_json:
