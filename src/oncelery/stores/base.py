@@ -166,6 +166,7 @@ class Store(Protocol):
           sent to the same queue later has begun (the watermark), or `SLOW_CHECK` has passed.
           Not one that waits `behind` another: that one's end makes it due.
         - queued, and published again n times before: after PUBLISH_GRACE * 2**n, at most SLOW_CHECK.
+          What `SLOW_CHECK` alone has told does not count: a backlog is old and healthy.
 
         A queued job counts as sent when it was reserved, released, revived or freed from waiting `behind`, plus its
         delay. Neither state nor fence changes: a slow holder may still win until someone begins.

@@ -203,20 +203,36 @@ def a_released_job_may_begin_at_once(original: Original, entry: Entry, now: date
 
 
 @bug(Entry, "resend")
-def due_sets_no_next_check(_: Original, _entry: Entry, _now: datetime) -> None:
+def due_sets_no_next_check(_: Original, _entry: Entry, *_times: datetime) -> None:
     pass
 
 
 @bug(Entry, "resend")
-def due_raises_the_fence(original: Original, entry: Entry, now: datetime) -> None:
-    original(entry, now)
+def due_raises_the_fence(original: Original, entry: Entry, *times: datetime) -> None:
+    original(entry, *times)
     entry.job = replace(entry.job, fence=entry.job.fence + 1)
 
 
 @bug(Entry, "resend")
-def due_does_not_wait_longer_each_time(original: Original, entry: Entry, now: datetime) -> None:
-    original(entry, now)
+def due_does_not_wait_longer_each_time(original: Original, entry: Entry, *times: datetime) -> None:
+    original(entry, *times)
     entry.resent = 1
+
+
+@bug(Entry, "resend")
+def what_is_merely_old_is_lost(original: Original, entry: Entry, now: datetime, _sent_before: datetime) -> None:
+    original(entry, now, now)
+
+
+@bug(Entry, "resend")
+def what_is_old_is_merely_old(original: Original, entry: Entry, now: datetime, _sent_before: datetime) -> None:
+    original(entry, now, EPOCH)
+
+
+@bug(Entry, "resend")
+def a_sign_tells_nothing_of_what_was_published_for_its_age(original: Original, entry: Entry, *times: datetime) -> None:
+    original(entry, *times)
+    entry.resent = max(entry.resent, 1)
 
 
 @bug(Entry, "renew")
@@ -228,13 +244,13 @@ def a_renewal_does_not_move_the_check(original: Original, entry: Entry, now: dat
 
 
 @bug(Entry, "missing")
-def what_is_old_is_lost(original: Original, entry: Entry, now: datetime, **signs: Any) -> bool:
-    return bool(original(entry, now, **signs | {"queue_is_empty": True}))
+def what_is_old_is_lost(original: Original, entry: Entry, now: datetime, _sent_before: datetime) -> bool:
+    return bool(original(entry, now, now))
 
 
 @bug(Entry, "missing")
-def the_watermark_is_ignored(original: Original, entry: Entry, now: datetime, **signs: Any) -> bool:
-    return bool(original(entry, now, **signs | {"watermark": EPOCH}))
+def the_watermark_is_ignored(original: Original, entry: Entry, now: datetime, sent_before: datetime) -> bool:
+    return bool(original(entry, now, now if sent_before == now else EPOCH))
 
 
 @bug(Shelf, "raise_watermark")

@@ -118,9 +118,27 @@ BUGS = {
     ),
     "due sets no next check": (
         "due.sql",
-        "next_check = now + least(",
-        "next_check = next_check + 0 * least(",
+        "ELSE least(",
+        "ELSE 0 * least(",
         "longer_each_time",
+    ),
+    "what is merely old is lost": (
+        "due.sql",
+        "job.sent_at <= now - slow_check()",
+        "false",
+        "merely_old",
+    ),
+    "what is old is merely old": (
+        "due.sql",
+        "AND NOT is_told_missing(job, p_empty_queues, now);",
+        ";",
+        "an_old_job",
+    ),
+    "a lapsed run is merely old": (
+        "due.sql",
+        "job.state = 'queued' AND job.resent = 0 AND",
+        "job.resent = 0 AND",
+        "of_an_old_job",
     ),
     "a revival ignores a newer job": (
         "revive.sql",
@@ -154,7 +172,7 @@ UNLOCKED = {
     "a due job is not locked": (
         "due.sql",
         {"FOR UPDATE": "--"},
-        {"LOOP\n    UPDATE jobs SET": "LOOP\n    PERFORM pg_sleep(0.01);\n    UPDATE jobs SET"},
+        {"    UPDATE jobs SET": "    PERFORM pg_sleep(0.01);\n    UPDATE jobs SET"},
         "test_no_sweeper_takes_what_another_has_taken",
     ),
 }

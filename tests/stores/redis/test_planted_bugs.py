@@ -144,6 +144,24 @@ BUGS = {
         "now",
         "longer_each_time",
     ),
+    "what is merely old is lost": (
+        "due.lua",
+        "elseif merely_old(job) then",
+        "elseif false then",
+        "merely_old",
+    ),
+    "what is old is merely old": (
+        "due.lua",
+        "sent_at > sent_before[job.queue] and ",
+        "",
+        "an_old_job",
+    ),
+    "a lapsed run is merely old": (
+        "due.lua",
+        "job.state == QUEUED and not job.resent and",
+        "not job.resent and",
+        "of_an_old_job",
+    ),
     "due goes by a watermark that is not passed": (
         "due.lua",
         "tonumber(kinds[i + 1]) - 1",

@@ -47,7 +47,7 @@ class Entry:
     #: When its message was last sent, as far as the ledger knows; ahead of time while it is delayed.
     sent_at: datetime
     next_check: datetime
-    #: How often the sweeper has published it since then.
+    #: How often the sweeper has published it since then, but for those times when it was merely old.
     resent: int = 0
     received: int = 0
     #: Until when someone who opens a message of it is taken to be alive.
@@ -79,14 +79,14 @@ class Entry:
         """Whether it is running under a lease that is over."""
         return self.job.lease_until is not None and self.job.lease_until <= now
 
-    def missing(self, now: datetime, *, queue_is_empty: bool, watermark: datetime) -> bool:
-        """Whether its message or its worker seems to be lost."""
+    def missing(self, now: datetime, sent_before: datetime) -> bool:
+        """Whether its message or its worker seems to be lost; messages sent before that time are, by a sign."""
         if not self.job.state.live or self.job.behind:
             return False
         if self.next_check <= now:
             return True
         waiting = self.job.state is State.QUEUED and not self.resent and self.sent_at + PUBLISH_GRACE <= now
-        return waiting and (queue_is_empty or self.sent_at < watermark)
+        return waiting and self.sent_at < sent_before
 
     def forbids_rerun(self, max_crashes: int, *, hold: bool) -> Reason | None:
         """Why no further run may begin after one that was cut short, if so."""
@@ -181,8 +181,13 @@ class Entry:
         not_before = self.sent_at if delay else None
         self.job = replace(self.job, state=State.QUEUED, changed_at=now, not_before=not_before, lease_until=None)
 
-    def resend(self, now: datetime) -> None:
+    def resend(self, now: datetime, sent_before: datetime) -> None:
         """Note that the sweeper publishes it now; the next time comes ever later."""
+        waiting = self.job.state is State.QUEUED and not self.resent
+        if waiting and sent_before <= self.sent_at <= now - SLOW_CHECK:
+            # Merely old, as a backlog is: soon again would be a copy too many, and signs go on to tell.
+            self.next_check = now + SLOW_CHECK
+            return
         self.resent += 1
         # A job may wait for months, and there are no times that long.
         self.next_check = now + min(PUBLISH_GRACE * 2 ** min(self.resent, 30), SLOW_CHECK)

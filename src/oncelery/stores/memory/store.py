@@ -311,12 +311,13 @@ class MemoryStore:
         ended: list[Job] = []
         for entry in sorted(self._shelf.entries.values(), key=lambda entry: entry.next_check):
             queue = entry.job.queue
-            if not entry.missing(now, queue_is_empty=queue in empty_queues, watermark=self._shelf.watermark(queue)):
+            sent_before = now if queue in empty_queues else self._shelf.watermark(queue)
+            if not entry.missing(now, sent_before):
                 continue
             if entry.job.body == b"" or (entry.lapsed(now) and entry.job.cancel_requested):
                 ended.append(self._shelf.end_lapsed(now, entry))
             elif len(taken) < limit:
-                entry.resend(now)
+                entry.resend(now, sent_before)
                 taken.append(entry.job)
         return taken + ended
 

@@ -10,6 +10,7 @@ LANGUAGE plpgsql SET search_path FROM CURRENT SET enable_seqscan = off SET jit =
 DECLARE
   now timestamptz := coalesce(p_now, clock_timestamp());
   job jobs;
+  v_merely_old boolean;
 BEGIN
   FOR job IN
     SELECT * FROM jobs WHERE id IN (
@@ -49,9 +50,13 @@ BEGIN
       AND is_missing(jobs, p_empty_queues, now) AND body IS DISTINCT FROM '' AND NOT cancel_requested
     ORDER BY check_at(next_check, lease_until) LIMIT p_limit FOR UPDATE
   LOOP
+    -- As a backlog is: soon again would be a copy too many, and signs go on to tell.
+    v_merely_old := job.state = 'queued' AND job.resent = 0 AND job.sent_at <= now - slow_check()
+      AND NOT is_told_missing(job, p_empty_queues, now);
     UPDATE jobs SET
-      resent = resent + 1,
-      next_check = now + least(publish_grace() * 2 ^ least(resent + 1, 30), slow_check())
+      resent = CASE WHEN v_merely_old THEN 0 ELSE resent + 1 END,
+      next_check = now + CASE WHEN v_merely_old THEN slow_check()
+        ELSE least(publish_grace() * 2 ^ least(resent + 1, 30), slow_check()) END
     WHERE id = job.id RETURNING * INTO job;
     RETURN NEXT job;
   END LOOP;

@@ -242,6 +242,15 @@ BEGIN
   RETURN CASE
     WHEN p_job.state NOT IN ('queued', 'running') OR p_job.behind <> '' THEN false
     WHEN check_at(p_job.next_check, p_job.lease_until) <= p_now THEN true
+    ELSE is_told_missing(p_job, p_empty_queues, p_now)
+  END;
+END $$;
+
+-- Whether a sign tells that the message of a job is lost.
+CREATE OR REPLACE FUNCTION is_told_missing(p_job jobs, p_empty_queues text[], p_now timestamptz) RETURNS boolean
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  RETURN CASE
     WHEN p_job.state = 'running' OR p_job.resent > 0 OR p_job.sent_at > p_now - publish_grace() THEN false
     WHEN p_job.queue = ANY (p_empty_queues) THEN true
     ELSE EXISTS (SELECT FROM watermarks WHERE queue = p_job.queue AND sent_at > p_job.sent_at)

@@ -10,6 +10,21 @@
 local limit, taken, ended = tonumber(ARGV[2]), {}, {}
 local kinds = call('ZRANGE', ns .. 'kinds', 0, -1, 'WITHSCORES')
 
+-- The signs: the queue is empty, or one that was sent to it later has begun.
+local sent_before = {}
+for i = 1, #kinds, 2 do
+  local queue = cjson.decode(kinds[i])[2]
+  sent_before[queue] = math.max(sent_before[queue] or 0, tonumber(kinds[i + 1]) - 1)
+end
+for i = 3, #ARGV do
+  sent_before[ARGV[i]] = now
+end
+
+local function merely_old(job)
+  local sent_at = tonumber(job.sent_at)
+  return job.state == QUEUED and not job.resent and sent_at > sent_before[job.queue] and sent_at <= now - SLOW_CHECK
+end
+
 local function take(id, index)
   local job = unfinished(id)
   if not job then
@@ -18,6 +33,10 @@ local function take(id, index)
   elseif body_of(job) == '' or (lapsed(job) and job.cancel_requested) then
     end_lapsed(job)
     ended[#ended + 1] = told(job)
+  elseif merely_old(job) then
+    -- As a backlog is: soon again would be a copy too many, and signs go on to tell.
+    move(job, { held = '1' }, now + SLOW_CHECK)
+    taken[#taken + 1] = told(job)
   else
     local resent = (job.resent or 0) + 1
     local check = now + math.min(PUBLISH_GRACE * 2 ^ resent, SLOW_CHECK)
@@ -56,15 +75,7 @@ repeat
   end
 until take_all(found) == 0 or #taken == limit or #ended > ENDED_AT_ONCE
 
--- Those that a sign tells of: the queue is empty, or one that was sent to it later has begun.
-local sent_before = {}
-for i = 1, #kinds, 2 do
-  local queue = cjson.decode(kinds[i])[2]
-  sent_before[queue] = math.max(sent_before[queue] or 0, tonumber(kinds[i + 1]) - 1)
-end
-for i = 3, #ARGV do
-  sent_before[ARGV[i]] = now
-end
+-- Those that a sign tells of.
 local missing = {}
 for i = 1, #kinds, 2 do
   local newest = math.min(sent_before[cjson.decode(kinds[i])[2]], now - PUBLISH_GRACE)

@@ -79,7 +79,9 @@ GROUPS: Sequence[tuple[str, str, Sequence[Verb]]] = (
     ),
     (
         "Sweeping",
-        "`due` is asked when the grace of a message is over and its queue is empty: Taken, to be published; or Left.",
+        """\
+`due` is asked when the grace of a message is over and its queue is empty: Taken, to be published; or Left.
+Without a sign that its message is lost, a queued job is taken once an hour.""",
         (V.DUE,),
     ),
 )

@@ -173,12 +173,61 @@ class LostMessages(Fixtures):
             clock.now += INSTANT
             assert swept(store) == [JOB], times
 
-    def test_a_job_that_waits_for_days_is_published_again_every_hour(self, store: Store, clock: FakeClock) -> None:
+    def test_a_job_that_is_lost_for_days_is_published_again_every_hour(self, store: Store, clock: FakeClock) -> None:
         accepted(store)
 
         for times in range(60):
             clock.now += SLOW_CHECK
-            assert swept(store) == [JOB], times
+            assert swept(store, empty=EMPTY) == [JOB], times
+
+    def test_a_job_that_is_merely_old_is_published_again_every_hour_and_no_sooner(
+        self, store: Store, clock: FakeClock
+    ) -> None:
+        accepted(store, "delayed", "key 1", delay=INSTANT)
+        clock.now += INSTANT
+        accepted(store, "at once", "key 2")
+
+        for times in range(5):
+            clock.now += SLOW_CHECK - INSTANT
+            assert swept(store) == [], times
+            clock.now += INSTANT
+            assert sorted(swept(store)) == ["at once", "delayed"], times
+
+    def test_a_job_published_for_its_age_is_due_by_an_empty_queue_as_before(
+        self, store: Store, clock: FakeClock
+    ) -> None:
+        accepted(store)
+        clock.now += SLOW_CHECK
+        assert swept(store) == [JOB]
+
+        clock.now += INSTANT
+
+        assert swept(store, empty=EMPTY) == [JOB]
+        clock.now += PUBLISH_GRACE * 2
+        assert swept(store) == [JOB]
+
+    def test_a_job_published_for_its_age_is_due_by_the_watermark_as_before(
+        self, store: Store, clock: FakeClock
+    ) -> None:
+        accepted(store, "lost", "key 1")
+        clock.now += INSTANT
+        accepted(store, "overtook", "key 2")
+        clock.now += SLOW_CHECK
+        assert swept(store) == ["lost", "overtook"]
+
+        running(store, work("overtook", "key 2"))
+
+        assert swept(store) == ["lost"]
+
+    def test_an_old_job_with_a_sign_is_due_again_soon(self, store: Store, clock: FakeClock) -> None:
+        accepted(store)
+        clock.now += SLOW_CHECK
+        assert swept(store, empty=EMPTY) == [JOB]
+
+        clock.now += PUBLISH_GRACE * 2 - INSTANT
+        assert swept(store) == []
+        clock.now += INSTANT
+        assert swept(store) == [JOB]
 
     def test_a_grant_ends_the_waiting_between_publications(self, store: Store, clock: FakeClock) -> None:
         accepted(store)
@@ -256,6 +305,8 @@ class LostMessages(Fixtures):
         assert swept(store) == []
         clock.now += INSTANT
         assert swept(store) == [OTHER]
+        clock.now += PUBLISH_GRACE * 2
+        assert swept(store) == [OTHER]
 
     def test_ended_jobs_are_never_due(self, store: Store, clock: FakeClock) -> None:
         completed(store, work("a", "key 1"))
@@ -309,6 +360,16 @@ class LostWorkers(Fixtures):
         clock.now += PUBLISH_GRACE * 2 - INSTANT
         assert swept(store, empty=EMPTY) == []
         clock.now += INSTANT
+        assert swept(store) == [JOB]
+
+    def test_a_lapsed_run_of_an_old_job_is_due_again_as_soon(self, store: Store, clock: FakeClock) -> None:
+        accepted(store)
+        clock.now += SLOW_CHECK
+        lapsed(store, clock)
+        assert swept(store) == [JOB]
+
+        clock.now += PUBLISH_GRACE * 2
+
         assert swept(store) == [JOB]
 
     def test_a_run_taken_over_is_due_when_that_lease_lapses_too(self, store: Store, clock: FakeClock) -> None:

@@ -13,7 +13,8 @@
 --   live:<kind>      zset    queued jobs whose message was sent at once, by when it was; and running ones, by RUNS plus
 --                            their next check: when the lease lapses, or later if they were published again
 --   held:<kind>      zset    the other queued jobs, by their last change: delayed, published again, or behind another
---   delayed:<kind>   zset    those of them that are delayed and were not published again, by when they are sent
+--   delayed:<kind>   zset    those of them that signs may tell of, by when they are sent: delayed, or published again
+--                            for their age alone
 --   due              zset    those of them that wait behind no other, by their next check
 --   buried:<kind>    zset    buried jobs, by their last change
 --   scope:<scope>    zset    jobs of all states, by their last change; only those that have a scope
