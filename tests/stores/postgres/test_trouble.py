@@ -5,11 +5,15 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from datetime import timedelta
 
 import psycopg
 import pytest
+from celery.exceptions import SoftTimeLimitExceeded
 from psycopg import sql
+from psycopg_pool import ConnectionPool
 
 from oncelery.answers import Granted, Renewed, Reserved, Settled
 from oncelery.embedded.process import eventually
@@ -84,6 +88,46 @@ def test_a_frozen_server_is_not_waited_for_without_end(
 
         private_postgres.resume()
         assert store.settle(lease, Complete(result=b"paid")) == Settled(State.COMPLETED)
+
+
+def test_connections_lost_to_an_exception_of_a_signal_are_replaced(
+    url: str, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "BUSY_SECONDS", 1)
+    with opened(url, namespace, options="connections=2") as store, ExitStack() as lost:
+        accepted(store)
+
+        with monkeypatch.context() as struck:
+            take = ConnectionPool.getconn
+
+            def take_and_be_struck(pool: connections.Pool) -> None:
+                lost.callback(take(pool).close)
+                raise SoftTimeLimitExceeded
+
+            struck.setattr(ConnectionPool, "getconn", take_and_be_struck)
+            for _ in range(2):
+                with pytest.raises(SoftTimeLimitExceeded):
+                    store.get(JOB)
+
+        assert seen(store).id == JOB
+
+
+def test_connections_that_are_all_busy_are_waited_for_and_kept(
+    store: PostgresStore, url: str, namespace: str, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "BUSY_SECONDS", 1)
+    accepted(store.within(connection))
+    with opened(url, namespace, options="connections=1") as other, ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(reserve, other, OTHER)
+        with psycopg.connect(url, autocommit=True) as admin:
+            query = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+            assert eventually(lambda: one(admin, query) == 1, PATIENCE_SECONDS)
+
+        with pytest.raises(StoreUnavailableError, match="couldn't get a connection"):
+            other.get(JOB)
+
+        connection.rollback()
+        assert isinstance(waiting.result(), Reserved)
 
 
 def test_a_server_that_may_not_write_is_unavailable(store: PostgresStore, url: str, namespace: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
-from psycopg_pool import ConnectionPool
+from psycopg_pool import ConnectionPool, PoolTimeout
 
 from oncelery.errors import ConfigurationError
 from oncelery.stores.postgres import values
@@ -51,6 +51,7 @@ class Connections:
         self._check = check
         self._lock = threading.Lock()
         self._pool: Pool | None = None
+        self._busy: weakref.WeakSet[BoundedConnection] = weakref.WeakSet()
         self._checked = False
         self._failure: psycopg.Error | None = None
         self._failed_at = 0.0
@@ -97,13 +98,15 @@ class Connections:
         """Leave the parent's connections to the parent: a word on them, even of farewell, would be heard as its own."""
         _inherited.append(self._pool)
         self._pool = self._failure = None
+        self._busy = weakref.WeakSet()
         # A thread of the parent may have held it; here nobody would let it go.
         self._lock = threading.Lock()
 
     def _fetch(self, statement: bytes, values: Sequence[object]) -> list[Row]:
         pool = self._pool if self._pool is not None else self._open()
-        connection = pool.getconn()
+        connection = self._take(pool)
         try:
+            self._busy.add(connection)
             return connection.fetch(statement, values)
         except psycopg.Error as error:
             if connection_is_lost(error):
@@ -111,7 +114,19 @@ class Connections:
                 self._give_up(pool)
             raise
         finally:
+            self._busy.discard(connection)
             pool.putconn(connection)
+
+    def _take(self, pool: Pool) -> BoundedConnection:
+        try:
+            return pool.getconn()
+        except PoolTimeout as error:
+            if len(self._busy) >= self._address.connections:
+                raise
+            # What a signal raises, such as a time limit, may strike where a connection changes hands: nobody has it
+            # then, and the pool waits for it for good.
+            self._give_up(pool)
+            raise psycopg.OperationalError("connections were lost on the way to or from their pool") from error
 
     def _open(self) -> Pool:
         asked_at = time.monotonic()
