@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
 import sqlalchemy
 from guarded.books import AMOUNT, ORDER, Books, Payment, pay
@@ -16,6 +18,7 @@ from oncelery import current_run
 from oncelery.events import Event, JobCompleted
 from oncelery.job import State
 from oncelery.ledger import Ledger
+from oncelery.sql.callers import caller_of
 from oncelery.stores import open_store
 from oncelery.testing.failpoints import Failpoint, armed
 from oncelery.testing.proxy import FaultProxy
@@ -128,6 +131,26 @@ def test_a_commit_that_the_database_refuses_is_the_tasks_own_failure(shop: Shop)
     assert isinstance(delivered.value, sqlalchemy.exc.IntegrityError)
     assert shop.books.balance == 0
     assert state(shop, job_id) is State.BURIED
+
+
+def test_a_commit_that_gives_way_to_another_transaction_is_made_again(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ways = iter([psycopg.errors.SerializationFailure("could not serialize access")])
+
+    def give_way(caller: object) -> None:
+        if error := next(ways, None):
+            raise error
+        commit(caller)
+
+    kind = type(caller_of(shop.books.engine))
+    commit: Any = kind.commit
+    monkeypatch.setattr(kind, "commit", give_way)
+    job_id = shop.paying("engine").delay(ORDER).id
+
+    assert [delivered.state for delivered in deliver_all(shop)] == ["RETRY", None]
+    assert shop.is_paid_once
+    assert state(shop, job_id) is State.COMPLETED
 
 
 # Runs that were taken over

@@ -45,8 +45,8 @@ OWNERS_FIRST = 3.0
 #: What brokers answer who asks for a queue that they do not have; kombu's own say it as text.
 NOT_FOUND = "404"
 
-#: How many priorities there are at most.
-PRIORITIES = 256
+#: The priorities of a queue that does not say how many it has: Redis has ten, and people write up to ten.
+PRIORITIES = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +123,7 @@ def empty_queues(once: Oncelery) -> list[str]:
     labels: list[str] = []
     with once.app.connection_for_read() as connection:
         channel = connection.default_channel
-        for name in once.app.amqp.queues:
+        for name, queue in once.app.amqp.queues.items():
             try:
                 messages = channel.queue_declare(name, passive=True).message_count
             except ChannelError as error:
@@ -133,7 +133,8 @@ def empty_queues(once: Oncelery) -> list[str]:
                 messages = 0
                 channel = connection.channel()
             if messages == 0:
-                labels += [name, *(queue_label(name, priority) for priority in range(1, PRIORITIES))]
+                most = max(PRIORITIES, (queue.queue_arguments or {}).get("x-max-priority") or 0)
+                labels += [name, *(queue_label(name, priority) for priority in range(1, most + 1))]
     return labels
 
 

@@ -130,9 +130,20 @@ def is_refusal(error: Exception) -> bool:
     """Whether it is sure that nothing was committed; an error that does not come from the database leaves that open."""
     if isinstance(error, ConfigurationError):
         return True
+    code = _code(error)
     said = getattr(error, "orig", None) or error
-    code = getattr(said, "sqlstate", None) or getattr(said, "pgcode", None)
     return code[:2] not in UNSURE if code else type(said).__name__ == "IntegrityError"
+
+
+def is_rivalry(error: Exception) -> bool:
+    """Whether the database has undone it for the sake of another transaction, and will take it the next time."""
+    return _code(error)[:2] == "40"
+
+
+def _code(error: Exception) -> str:
+    said = getattr(error, "orig", None) or error
+    code: str = getattr(said, "sqlstate", None) or getattr(said, "pgcode", None) or ""
+    return code
 
 
 def _unfit(target: object) -> ConfigurationError:
@@ -241,9 +252,9 @@ class _Connection:
     def begin(self) -> None:
         from sqlalchemy import event  # noqa: PLC0415 - optional
 
-        _refuse_autocommit(self._link)
         if not self._link.in_transaction():
             self._link.begin()
+        _refuse_autocommit(self._link)
         event.listen(self.connection, self._committing, self._watch)
 
     def _watch(self, _: object) -> None:
@@ -323,7 +334,12 @@ def _refuse_autocommit(link: sqlalchemy.Connection) -> None:
     chosen = link.get_execution_options().get("isolation_level") or getattr(
         link.dialect, "_on_connect_isolation_level", ""
     )
-    if chosen == "AUTOCOMMIT" or getattr(link.connection.driver_connection, "autocommit", False) is True:
+    driver: Any = link.connection.driver_connection
+    by_itself = getattr(driver, "autocommit", False) is True
+    if link.dialect.name == "sqlite" and driver.isolation_level is None:
+        # Then nobody begins for us, unless the app does so itself, as SQLAlchemy's documentation tells.
+        by_itself = not driver.in_transaction
+    if chosen == "AUTOCOMMIT" or by_itself:
         raise ConfigurationError(
             "this connection commits each statement on its own: give run.transaction(...) one without AUTOCOMMIT"
         )

@@ -14,7 +14,7 @@ from oncelery.errors import ConfigurationError, LeaseLostError, StoreUnavailable
 from oncelery.failpoints import failpoint
 from oncelery.job import EPOCH, MICROSECOND, State
 from oncelery.settlement import Complete
-from oncelery.sql.callers import Caller, caller_of, is_refusal
+from oncelery.sql.callers import Caller, caller_of, is_refusal, is_rivalry
 from oncelery.sql.inbox import Inbox
 from oncelery.sql.joining import ledger_within
 
@@ -128,6 +128,9 @@ class Transaction:
             failpoint("no-reply-to-commit")
             if is_refusal(error):
                 self._run.in_doubt = False
+                if is_rivalry(error):
+                    what = f"job {self._run.job_id}: undone for the sake of another transaction: {error}"
+                    raise StoreUnavailableError(what) from error
                 raise
             raise StoreUnavailableError(
                 f"job {self._run.job_id}: the database did not say whether it has committed. "

@@ -8,19 +8,22 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from datetime import timedelta
+from pathlib import Path
 
 import psycopg
 import pytest
 from celery.exceptions import SoftTimeLimitExceeded
 from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import ConnectionPool
 
-from oncelery.answers import Granted, Renewed, Reserved, Settled
+from oncelery.answers import Granted, Renewed, Reserved, Revived, Settled
 from oncelery.embedded.process import eventually
 from oncelery.errors import OnceleryError, StoreUnavailableError
-from oncelery.job import Durability, Lease, OnDuplicate, Query, State
-from oncelery.settlement import Complete
+from oncelery.job import Durability, Failure, Lease, OnDuplicate, Query, Reason, State
+from oncelery.settlement import Bury, Complete
 from oncelery.stores.postgres import PostgresStore, connections
+from oncelery.stores.postgres.address import Address
 from oncelery.testing.conformance.acts import (
     JOB,
     OTHER,
@@ -253,6 +256,61 @@ def test_a_closed_store_opens_again(store: PostgresStore) -> None:
     store.close()
 
     assert seen(store).id == JOB
+
+
+def test_a_renewal_waits_behind_no_other_verb(url: str, namespace: str) -> None:
+    with opened(url, namespace, options="connections=1") as store:
+        lease = running(store)
+
+        with store._connections.connect():  # noqa: SLF001 - as a verb that waits for a lock has it
+            (renewed,) = store.renew([lease])
+
+        assert isinstance(renewed, Renewed)
+
+
+def test_a_session_that_the_server_ended_for_its_idleness_is_replaced(postgres: PostgresServer, namespace: str) -> None:
+    url = postgres.create_database()
+    idle = "options=-c%20idle_session_timeout%3D50"
+    with opened(url, namespace, options=idle) as store, psycopg.connect(url, autocommit=True) as admin:
+        lease = running(store)
+        sessions = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'oncelery' AND datname = %s"
+        assert eventually(lambda: one(admin, sessions, admin.info.dbname) == 0, PATIENCE_SECONDS)
+
+        assert store.settle(lease, Complete(result=b"paid")) == Settled(State.COMPLETED)
+
+
+def test_a_dead_letter_with_a_nul_in_its_error_is_revived_again_and_again(store: PostgresStore) -> None:
+    failure = Failure(type="ValueError", message="a \0 in it")
+    for _ in range(3):
+        store.settle(running(store), Bury(reason=Reason.FAILED, error=failure))
+
+        assert isinstance(store.revive(JOB), Revived)
+
+    assert [attempt.error for attempt in seen(store).past] == [failure] * 3
+
+
+def test_a_dump_of_the_ledger_and_of_what_is_beside_it_can_be_restored_by_psql(
+    postgres: PostgresServer, namespace: str
+) -> None:
+    url, other = postgres.create_database(), postgres.create_database()
+    with opened(url, namespace) as store, psycopg.connect(url, autocommit=True) as admin:
+        completed(store)
+        admin.execute("CREATE TABLE public.orders AS SELECT 7 AS number")
+
+    dump = subprocess.run([postgres.programs / "pg_dump", url], check=True, capture_output=True).stdout
+    restore: list[str | Path] = [postgres.programs / "psql", "-v", "ON_ERROR_STOP=1", other]
+    subprocess.run(restore, input=dump, check=True, capture_output=True)
+
+    with opened(other, namespace) as restored, psycopg.connect(other, autocommit=True) as admin:
+        assert seen(restored).state is State.COMPLETED
+        assert one(admin, "SELECT number FROM public.orders") == 7
+
+
+@pytest.mark.parametrize("url", ["postgresql:///shop?host=/var/run/postgresql", "postgresql:///shop"])
+def test_a_url_may_lead_to_a_socket(url: str) -> None:
+    with_ours = f"{url}{'&' if '?' in url else '?'}connections=2"
+
+    assert conninfo_to_dict(Address.parse(with_ours).conninfo) == conninfo_to_dict(url)
 
 
 # Durability

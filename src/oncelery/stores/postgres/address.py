@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -45,7 +45,8 @@ class Address:
         migrate = _boolean("migrate", query.pop("migrate", "true"))
         pgbouncer = _boolean("pgbouncer", query.pop("pgbouncer", "false"))
         connections = _number("connections", query.pop("connections", str(DEFAULT_CONNECTIONS)))
-        conninfo = urlunsplit(parts._replace(query=urlencode(query, quote_via=quote)))
+        # By hand: `urlunsplit` leaves out the two slashes where there is no host, as for a socket.
+        conninfo = f"{parts.scheme}://{parts.netloc}{parts.path}?{urlencode(query, quote_via=quote)}".rstrip("?")
         options = _options(_read(conninfo), pgbouncer=pgbouncer)
         return cls(conninfo=conninfo, options=options, migrate=migrate, connections=connections)
 

@@ -2,7 +2,8 @@
 --        running with a lapsed lease -> buried (too many crashes, or held) | cancelled (as requested)
 -- in: the submission, safe, holder, worker, lease, max_crashes, hold, now (null = server clock)
 -- out: one row: the answer's name, and the job (of a grant without its body, unless that was amended)
-CREATE OR REPLACE FUNCTION begin(
+-- (It is not called "begin": psql would take that for the start of a body, and restore no plain dump of the database.)
+CREATE OR REPLACE FUNCTION begin_run(
   p_id text, p_key text, p_task text, p_body bytea, p_digest text, p_scope text, p_queue text, p_caller text,
   p_retention interval, p_history interval, p_safe boolean,
   p_holder text, p_worker text, p_lease interval, p_max_crashes integer, p_hold boolean, p_now timestamptz,

@@ -13,11 +13,11 @@ DECLARE
   v_merely_old boolean;
 BEGIN
   FOR job IN
-    SELECT * FROM jobs WHERE id IN (
+    SELECT * FROM jobs WHERE id = ANY (ARRAY(
       SELECT id FROM jobs WHERE state = 'running' AND lease_until <= now AND (cancel_requested OR body = '')
       UNION ALL
       SELECT id FROM jobs WHERE state = 'queued' AND body = ''
-    ) AND is_missing(jobs, p_empty_queues, now) FOR UPDATE SKIP LOCKED
+    )) AND is_missing(jobs, p_empty_queues, now) FOR UPDATE SKIP LOCKED
   LOOP
     -- First the row, then the key is the wrong order; it is safe because this does not wait.
     IF pg_try_advisory_xact_lock(lock_of(job.key)) THEN
@@ -46,7 +46,8 @@ BEGIN
       ) AS waiting
     )
     SELECT * FROM jobs
-    WHERE id IN (SELECT id FROM lapsed UNION SELECT id FROM overdue UNION SELECT id FROM missing)
+    -- An array, of which the planner expects few, or it would read the whole table.
+    WHERE id = ANY (ARRAY(SELECT id FROM lapsed UNION SELECT id FROM overdue UNION SELECT id FROM missing))
       AND is_missing(jobs, p_empty_queues, now) AND body IS DISTINCT FROM '' AND NOT cancel_requested
     ORDER BY check_at(next_check, lease_until) LIMIT p_limit FOR UPDATE
   LOOP

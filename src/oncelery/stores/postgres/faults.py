@@ -19,7 +19,7 @@ _NOT_MIGRATED = (errors.UndefinedTable, errors.UndefinedFunction, errors.Undefin
 _RIVALRY = (errors.SerializationFailure, errors.DeadlockDetected, errors.UniqueViolation)
 
 #: The server is ending sessions or starting up, or the connection is lost.
-_LOSS = (errors.AdminShutdown, errors.CrashShutdown, errors.CannotConnectNow)
+_LOSS = (errors.AdminShutdown, errors.CrashShutdown, errors.CannotConnectNow, errors.IdleSessionTimeout)
 
 #: While a connection is made, libpq tells no code, only what the server says.
 _REFUSED = re.compile(
@@ -57,6 +57,8 @@ def _meaning(error: psycopg.Error) -> OnceleryError:
         return ConfigurationError(
             "PostgreSQL has no ledger of this version here. Run `oncelery migrate`, or do not say `migrate=false`."
         )
+    if isinstance(error, errors.InFailedSqlTransaction):
+        return OnceleryError("an earlier error has ended your transaction, and was passed over: let it be raised")
     refused = error.sqlstate is None and _REFUSED.search(str(error))
     if refused or isinstance(error, errors.InsufficientPrivilege | errors.InvalidAuthorizationSpecification):
         return ConfigurationError(f"PostgreSQL refuses this user, database or schema: {_first_line(error)}")

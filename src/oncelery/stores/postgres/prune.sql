@@ -1,7 +1,7 @@
 -- prune: (completed | cancelled) past its history -> (absent); old audit -> (absent)
 -- in: limit, now (null = server clock)     out: one row: how many jobs went
 CREATE OR REPLACE FUNCTION prune(p_limit integer, p_now timestamptz, OUT pruned bigint)
-LANGUAGE plpgsql SET search_path FROM CURRENT SET enable_seqscan = off AS $$
+LANGUAGE plpgsql SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
 DECLARE
   now timestamptz := coalesce(p_now, clock_timestamp());
 BEGIN

@@ -7,13 +7,14 @@
 CREATE OR REPLACE FUNCTION renew(
   p_ids text[], p_holders text[], p_fences bigint[], p_durations interval[], p_now timestamptz,
   OUT ours boolean[], OUT untils timestamptz[], OUT cancels boolean[], OUT states text[]
-) LANGUAGE plpgsql SET search_path FROM CURRENT SET enable_seqscan = off SET lock_timeout = '1s' AS $$
+) LANGUAGE plpgsql SET search_path FROM CURRENT SET enable_seqscan = off SET lock_timeout = '300ms' AS $$
 DECLARE
   now timestamptz := coalesce(p_now, clock_timestamp());
   lease record;
   job record;
   v_waits boolean;
 BEGIN
+  -- It waits for less than PostgreSQL's deadlock_timeout: whoever waits for our rows meanwhile is never the victim.
   -- A user's transaction that has settled its job, and goes on, must not let the other leases of the process lapse:
   -- if one row cannot be had, those that can be had are renewed. The lease of a locked row stands as it was.
   FOREACH v_waits IN ARRAY '{true,false}'::boolean[] LOOP

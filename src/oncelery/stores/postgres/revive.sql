@@ -28,7 +28,8 @@ BEGIN
   END IF;
 
   PERFORM amend(p_id, p_body, job.digest);
-  noted := job.past[cardinality(job.past)] ->> 'begun_at';
+  -- Not as JSON: PostgreSQL reads none in which an error has a NUL.
+  noted := substring(job.past[cardinality(job.past)]::text FROM '"begun_at" ?: ?"([^"]*)"');
   IF job.begun_at IS DISTINCT FROM noted THEN
     UPDATE jobs SET past = past_with_run(job, job.settled_at, 'burial', job.error) WHERE id = p_id;
   END IF;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -76,6 +77,9 @@ class PostgresStore:
         self._identity: str | None = None
         self._connections = Connections(Address.parse(url), check=self._check)
         self._session: Connections | BorrowedConnection = self._connections
+        # A connection of their own, so that renewals wait behind no verb that waits for a lock.
+        alone = Connections(replace(Address.parse(url), connections=1), check=self._check)
+        self._renewals: Connections | BorrowedConnection = alone
 
     def migrate(self) -> None:
         """Make the schema, or bring it to this version; nothing is ever set back."""
@@ -92,7 +96,7 @@ class PostgresStore:
         with store_errors():
             self._connections.check()
         inside = copy(self)
-        inside._session = BorrowedConnection(connection)  # noqa: SLF001 - a copy of itself
+        inside._session = inside._renewals = BorrowedConnection(connection)  # noqa: SLF001 - a copy of itself
         return inside
 
     def identity(self, connection: psycopg.Connection[Any] | None = None) -> str:
@@ -120,7 +124,7 @@ class PostgresStore:
         self, submission: Submission, *, holder: str, worker: str, lease: timedelta, max_crashes: int, hold: bool
     ) -> a.BeginAnswer:
         values = (*_work(submission), *_keeping(submission), holder, worker, lease, max_crashes, hold)
-        [(answer, interrupted, *columns)] = self._call("begin", values, "answer, (job).interrupted, {job}")
+        [(answer, interrupted, *columns)] = self._call("begin_run", values, "answer, (job).interrupted, {job}")
         if answer == "Granted":
             job = rows.job_of(columns)
             return a.Granted(job.lease(lease, submission.durability), interrupted, job.steps, job.body)
@@ -136,7 +140,7 @@ class PostgresStore:
             [lease.fence for lease in leases],
             [lease.duration for lease in leases],
         )
-        [answers] = self._call("renew", values)
+        [answers] = self._call("renew", values, session=self._renewals)
         return [
             a.Renewed(until, cancel_requested) if ours else a.Fenced(_state(state))
             for ours, until, cancel_requested, state in zip(*answers, strict=True)
@@ -225,12 +229,20 @@ class PostgresStore:
 
     def close(self) -> None:
         self._session.close()
+        self._renewals.close()
 
     def _ask(self, verb: str, values: Sequence[object]) -> Any:  # noqa: ANN401 - each verb knows which answers it has
         [(answer, *job)] = self._call(verb, values, "answer, {job}")
         return _answer(answer, job)
 
-    def _call(self, verb: str, values: Sequence[object], columns: str = "*") -> list[Row]:
+    def _call(
+        self,
+        verb: str,
+        values: Sequence[object],
+        columns: str = "*",
+        *,
+        session: Connections | BorrowedConnection | None = None,
+    ) -> list[Row]:
         """Call the verb's function with these values and the time."""
         statement = self._statements.get(verb)
         if statement is None:
@@ -238,7 +250,7 @@ class PostgresStore:
             self._statements[verb] = statement
         now = self._clock() if self._clock else None
         with store_errors():
-            return self._session.fetch(statement, (*values, now))
+            return (session or self._session).fetch(statement, (*values, now))
 
     def _check(self, connection: BoundedConnection, *, migrate: bool) -> None:
         (schema.migrate if migrate else schema.verify)(connection, self.namespace)
