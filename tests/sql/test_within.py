@@ -235,6 +235,17 @@ def test_a_connection_that_commits_by_itself_is_refused(shop: Hand, books: Books
         shop.tasks.joining.apply_async((ORDER,), within=connection)
 
 
+def test_engines_made_for_each_request_leave_nothing_behind(shop: Hand, books: Books) -> None:
+    for number in range(3):
+        engine = books.engine.execution_options(request=number)
+        with orm.Session(engine) as session:
+            result = shop.tasks.joining.apply_async((f"{ORDER} {number}",), within=session)
+            session.commit()
+        assert result.published
+
+    assert len(books.engine.pool.dispatch.checkin) == 1
+
+
 def test_a_connection_that_is_not_there_is_refused(shop: Hand) -> None:
     with pytest.raises(ConfigurationError, match="within= is None"):
         shop.tasks.joining.apply_async((ORDER,), within=None)

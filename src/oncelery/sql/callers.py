@@ -291,8 +291,9 @@ class _Connection:
 
         # After a commit and after a rollback, also of savepoints, and last of all: no event of a transaction is.
         self._link.info.setdefault(_WAITING, []).append(act)
-        if not event.contains(self._link.engine, "checkin", _given_back):
-            event.listen(self._link.engine, "checkin", _given_back)
+        # On the pool, which engines share that are made for each request by `execution_options`.
+        if not event.contains(self._link.engine.pool, "checkin", _given_back):
+            event.listen(self._link.engine.pool, "checkin", _given_back)
         return True
 
 

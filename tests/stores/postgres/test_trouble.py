@@ -313,6 +313,18 @@ def test_a_url_may_lead_to_a_socket(url: str) -> None:
     assert conninfo_to_dict(Address.parse(with_ours).conninfo) == conninfo_to_dict(url)
 
 
+def test_verbs_do_not_have_the_isolation_that_is_the_databases_default(
+    postgres: PostgresServer, namespace: str
+) -> None:
+    url = postgres.create_database()
+    with psycopg.connect(url, autocommit=True) as admin:
+        name = sql.Identifier(admin.info.dbname)
+        admin.execute(sql.SQL("ALTER DATABASE {} SET default_transaction_isolation = 'serializable'").format(name))
+
+    with opened(url, namespace) as store, store._connections.connect() as connection:  # noqa: SLF001 - as a verb has it
+        assert one(connection, "SHOW transaction_isolation") == "read committed"
+
+
 # Durability
 
 

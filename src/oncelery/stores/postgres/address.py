@@ -75,7 +75,9 @@ def _options(known: Mapping[str, object], *, pgbouncer: bool) -> dict[str, objec
         # It gives each transaction another connection: nothing may be prepared, and it refuses `options`.
         options["prepare_threshold"] = None
     else:
-        options["options"] = f"-c statement_timeout={STATEMENT_SECONDS}s {known.get('options', '')}"
+        # Whatever the database's own default is: each verb locks what it decides on, and others would refuse rivals.
+        isolation = r"-c default_transaction_isolation=read\ committed"
+        options["options"] = f"-c statement_timeout={STATEMENT_SECONDS}s {isolation} {known.get('options', '')}"
     return options
 
 
