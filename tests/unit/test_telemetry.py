@@ -197,6 +197,61 @@ def test_the_end_of_a_process_flushes_all(ledger: Ledger, counting: Counting) ->
     assert ledger.tally().decisions == {("shop.charge", "accepted"): 1}
 
 
+def test_the_end_of_a_process_hurries_the_thread_that_would_flush_later(ledger: Ledger) -> None:
+    counting = Counting(ledger.count)
+    counting(event_of(e.JobAccepted))
+
+    flush_all()
+
+    assert ledger.tally().decisions == {("shop.charge", "accepted"): 1}
+
+
+@pytest.mark.parametrize("asked_before", [False, True])
+def test_a_store_that_does_not_answer_does_not_hold_up_the_end_of_a_process(
+    monkeypatch: pytest.MonkeyPatch,
+    asked_before: bool,  # noqa: FBT001
+) -> None:
+    monkeypatch.setattr(counting_module, "FLUSH_EVERY", 0.0 if asked_before else 60.0)
+    monkeypatch.setattr(counting_module, "FAREWELL_SECONDS", 0.1)
+    asked, answer = threading.Event(), threading.Event()
+    flushers: list[threading.Thread] = []
+
+    def count(_decisions: Mapping[tuple[str, str], int]) -> None:
+        flushers.append(threading.current_thread())
+        asked.set()
+        assert answer.wait(10)
+
+    counting = Counting(count)
+    counting(event_of(e.JobAccepted))
+    if asked_before:
+        assert asked.wait(10)
+
+    flush_all()
+
+    assert asked.wait(10)
+    assert flushers[0].is_alive()
+    assert flushers[0] is not threading.current_thread()
+    answer.set()
+    flushers[0].join(10)
+    assert len(flushers) == 1
+
+
+def test_a_store_that_is_away_is_asked_once_at_the_end_of_a_process() -> None:
+    asked = []
+
+    def count(decisions: Mapping[tuple[str, str], int]) -> None:
+        asked.append(decisions)
+        raise StoreUnavailableError
+
+    counting = Counting(count)
+    counting(event_of(e.JobAccepted))
+
+    flush_all()
+
+    assert len(asked) == 1
+    assert "oncelery-counting" not in {thread.name for thread in threading.enumerate()}
+
+
 def test_a_forked_child_counts_its_own_events_and_not_those_of_its_parent(ledger: Ledger, counting: Counting) -> None:
     counting(event_of(e.JobAccepted))
 

@@ -1,7 +1,8 @@
 """Counts what this process decides, and adds it to the ledger's counters every few seconds.
 
 There they are one sum for all processes, so that no exporter has to be told of prefork children, and figures outlive
-the process they were counted in. One that is killed takes its last seconds of counts with it.
+the process they were counted in. One that is killed, or ends while the store is away, takes its last seconds of counts
+with it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ _logger = logging.getLogger("oncelery")
 
 #: How long counts may wait in the process, in seconds.
 FLUSH_EVERY = 5.0
+
+#: How long a process that ends may wait for the store to take its counts, in seconds.
+FAREWELL_SECONDS = 1.0
 
 #: Up to how many seconds a run counts as short, less short, and so on.
 RUN_BOUNDS = ("0.01", "0.05", "0.1", "0.5", "1", "5", "10", "30", "60", "300", "900", "3600", "+Inf")
@@ -82,20 +86,32 @@ class Counting:
         #: The fence and the time of each run that has begun here, by its job.
         self._begun: dict[str, tuple[int, float]] = {}
         self._flushing = threading.Lock()
-        self._timer: threading.Timer | None = None
+        self._thread: threading.Thread | None = None
+        #: Whether that thread has still to begin.
+        self._awaited = False
+        self._ending = threading.Event()
         #: Whether counts are flushed by a thread that is there while any wait. Off where somebody else calls `flush`.
         self.by_itself = True
 
     def __call__(self, event: e.Event) -> None:
         """Hear of an event."""
         self._heard.append((monotonic(), event))
-        if self._timer is None and self.by_itself:
+        if not self._awaited and self.by_itself:
             self._flush_later()
+
+    def flush_at_last(self) -> None:
+        """Flush once more, at the end of the process; a store that is away does not hold it up."""
+        self._ending.set()
+        # In the thread that is there while counts wait: an interpreter that is ending starts no others.
+        if self._thread and self._thread.is_alive():
+            self._thread.join(FAREWELL_SECONDS)
+        else:
+            self.flush()
 
     def flush(self) -> None:
         """Add what has been heard to the ledger's counters; what a store that is away does not take waits."""
         with self._flushing:
-            self._timer = None
+            self._awaited = False
             for _ in range(len(self._heard)):
                 self._add(*self._heard.popleft())
             if not self._counts:
@@ -105,16 +121,19 @@ class Counting:
                 self._counts.clear()
             except OnceleryError as error:
                 _logger.info("could not add to the counters, will try again: %s", error)
-                if self.by_itself:
+                if self.by_itself and not self._ending.is_set():
                     self._flush_later()
 
     def _flush_later(self) -> None:
-        self._timer = threading.Timer(FLUSH_EVERY, self.flush)
-        self._timer.daemon = True
-        self._timer.name = "oncelery-counting"
+        self._awaited = True
+        self._thread = threading.Thread(target=self._wait_and_flush, name="oncelery-counting", daemon=True)
         # An interpreter that is ending starts no threads; it flushes once more itself.
         with suppress(RuntimeError):
-            self._timer.start()
+            self._thread.start()
+
+    def _wait_and_flush(self) -> None:
+        self._ending.wait(FLUSH_EVERY)
+        self.flush()
 
     def _add(self, at: float, event: e.Event) -> None:
         task = event.task
@@ -143,7 +162,7 @@ _all: weakref.WeakSet[Counting] = weakref.WeakSet()
 def flush_all() -> None:
     """Flush whatever this process has counted; for its end."""
     for counting in list(_all):
-        counting.flush()
+        counting.flush_at_last()
 
 
 def _start_all_anew() -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -323,6 +324,26 @@ def test_verbs_do_not_have_the_isolation_that_is_the_databases_default(
 
     with opened(url, namespace) as store, store._connections.connect() as connection:  # noqa: SLF001 - as a verb has it
         assert one(connection, "SHOW transaction_isolation") == "read committed"
+
+
+def test_closing_does_not_wait_for_a_server_that_does_not_answer(url: str) -> None:
+    asked, answer = threading.Event(), threading.Event()
+
+    def check(connection: object, *, migrate: bool) -> None:  # noqa: ARG001
+        asked.set()
+        answer.wait(10)
+
+    opening = connections.Connections(Address.parse(url), check=check)
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(opening.fetch, b"SELECT 1", ())
+        assert asked.wait(10)
+
+        opening.close()
+
+        assert not waiting.done()
+        answer.set()
+        assert waiting.result() == [(1,)]
+    opening.close()
 
 
 # Durability

@@ -89,6 +89,9 @@ class Connections:
 
     def close(self) -> None:
         """Close all connections; the next statement opens new ones."""
+        if self._pool is None:
+            # Who waits for a server that does not answer has the lock; a process that ends does not wait for both.
+            return
         with self._lock:
             pool, self._pool = self._pool, None
         if pool is not None:
