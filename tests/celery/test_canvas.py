@@ -73,10 +73,11 @@ class Canvas:
     def outcome(self, draw: Callable[[Canvas], Any], tells: int) -> Any:
         """Run the canvas; give its result, the states of all its parts and what was told."""
         result = draw(self)
+        parts = [part for top in ancestry(result) for part in leaves(top)]
+        # Before the value is asked for: of a chord, it is the error of a part only if that is there by then.
+        assert eventually(lambda: all(part.ready() for part in parts), SOON)
         value = self.value_of(result)
         assert eventually(lambda: len(self.told()) >= tells, SOON), self.told()
-        parts = [part for top in ancestry(result) for part in leaves(top)]
-        assert eventually(lambda: all(part.ready() for part in parts), SOON)
         return value, [part.state for part in parts], self.told()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -10,9 +9,9 @@ from typing import Any
 import pytest
 from celery.worker import strategy
 from guarded.hand import Hand
+from kombu.utils.limits import TokenBucket
 
 from oncelery.answers import Buried
-from oncelery.celery import request
 from oncelery.celery.request import guarded_strategy
 from oncelery.errors import StoreUnavailableError
 from oncelery.job import State
@@ -36,7 +35,8 @@ class Delivery:
 
         monkeypatch.setattr(hand.once.ledger, "received", received)
         monkeypatch.setattr(strategy, "default", lambda *_, **__: lambda *_, **__: self.happened.append("received"))
-        consumer = SimpleNamespace(connection_errors=())
+        self.buckets: dict[str, TokenBucket] = {}
+        consumer = SimpleNamespace(connection_errors=(), task_buckets=self.buckets)
         self._receive = guarded_strategy(hand.tasks.joining, hand.app, consumer)
 
     @property
@@ -101,23 +101,15 @@ def test_a_worker_goes_on_although_nobody_can_be_told_of_a_dead_letter(
     assert delivery.arrive() == [hand.tasks.joining.policy.lease, "acknowledged"]
 
 
-@dataclass(eq=False)
-class Waiting:
-    """A delivery that the worker has, or has had."""
-
-    acknowledged: bool
-
-
-@pytest.mark.parametrize("acknowledged", [False, True])
-def test_a_copy_of_what_the_worker_still_has_is_put_away(
-    hand: Hand, delivery: Delivery, monkeypatch: pytest.MonkeyPatch, *, acknowledged: bool
-) -> None:
-    waiting = Waiting(acknowledged)
-    monkeypatch.setitem(vars(request)["_held"], (delivery.job_id, None), waiting)
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_copy_of_what_waits_for_a_rate_limit_is_put_away(hand: Hand, delivery: Delivery, *, waits: bool) -> None:
+    bucket = TokenBucket(1)
+    bucket.add((SimpleNamespace(id=delivery.job_id if waits else "another"), 1))
+    delivery.buckets["joining"] = bucket
     delivery.headers |= RESENT
 
     opened = [hand.tasks.joining.policy.lease, "read", timedelta(0), "received"]
-    assert delivery.arrive() == (opened if acknowledged else ["acknowledged"])
+    assert delivery.arrive() == (["acknowledged"] if waits else opened)
 
 
 def test_what_was_discarded_is_not_opened(hand: Hand, delivery: Delivery) -> None:

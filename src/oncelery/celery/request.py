@@ -7,7 +7,6 @@ import random
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
-from weakref import WeakValueDictionary
 
 from billiard.einfo import ExceptionWithTraceback
 from celery.exceptions import TimeLimitExceeded, WorkerLostError
@@ -30,19 +29,11 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("oncelery")
 
 
-#: The deliveries that this worker has, at work or waiting for a child, their time or a rate limit.
-_held: WeakValueDictionary[tuple[str, int | None], Request] = WeakValueDictionary()
-
-
 class GuardedRequest(Request):  # type: ignore[misc] # untyped in the stubs
     """A delivery of a guarded task, in the parent."""
 
     #: Whether the hard time limit has ended a run, but not its job.
     _goes_on = False
-
-    def __init__(self, message: Any, *args: Any, **options: Any) -> None:
-        super().__init__(message, *args, **options)
-        _held[_name_of(message)] = self
 
     @property
     def _once(self) -> Oncelery:
@@ -157,7 +148,9 @@ def guarded_strategy(task: Any, app: Any, consumer: Any, **options: Any) -> Any:
     receive = strategy.default(task, app, consumer, **options)
 
     def receive_guarded(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any, **more: Any) -> Any:
-        if _has_come_before(message) and _is_disposed_of(task, message):
+        if _has_come_before(message) and (
+            _waits_for_its_turn(task, message, consumer) or _is_disposed_of(task, message)
+        ):
             ack(_logger, consumer.connection_errors)
             return None
         return receive(message, body, ack, reject, callbacks, **more)
@@ -165,24 +158,23 @@ def guarded_strategy(task: Any, app: Any, consumer: Any, **options: Any) -> Any:
     return receive_guarded
 
 
-def _name_of(message: Any) -> tuple[str, int | None]:
-    return message.headers.get("id"), message.headers.get("replaced_task_nesting")
-
-
 def _has_come_before(message: Any) -> bool:
     again = (message.delivery_info or {}).get("redelivered") or message.headers.get(RESENT)
     return bool(again and message.headers.get("id"))
 
 
+def _waits_for_its_turn(task: Any, message: Any, consumer: Any) -> bool:
+    """Whether this is a copy of what waits here for a rate limit, where it would take the turn of another."""
+    bucket = consumer.task_buckets.get(task.name)
+    waiting = (request.id for request, _tokens in bucket.contents) if bucket else ()
+    return bool(message.headers.get(RESENT)) and message.headers["id"] in waiting
+
+
 def _is_disposed_of(task: Any, message: Any) -> bool:
     """Whether to acknowledge a message that has come before, unread; else it is opened, after the ledger is told.
 
-    So if its job was buried as "never started", or discarded; if somebody is opening another; or if it is a copy of
-    what this worker has: in the bucket of a rate limit it would take the turn of another.
+    So if its job was buried as "never started", or discarded, or if somebody is opening another copy.
     """
-    held = _held.get(_name_of(message))
-    if held is not None and not held.acknowledged and message.headers.get(RESENT):
-        return True
     task_id = message.headers["id"]
     job_id = job_id_of(task, task_id, message.headers.get("replaced_task_nesting"))
 

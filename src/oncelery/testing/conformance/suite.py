@@ -17,7 +17,8 @@ from oncelery.testing.conformance.reading import Finding, Opening, Pruning, Tall
 from oncelery.testing.conformance.receiving import Receiving
 from oncelery.testing.conformance.replies import BrokenRuns, LostReplies
 from oncelery.testing.conformance.running import Beginning, Crashing, Ephemeral
-from oncelery.testing.conformance.sweeping import LostMessages, LostWorkers
+from oncelery.testing.conformance.sweeping import LostMessages
+from oncelery.testing.conformance.taking_over import LostWorkers
 from oncelery.testing.conformance.within import Transactions
 
 
