@@ -193,7 +193,7 @@ def publish_once(publication: Publication) -> AsyncResult[Any]:
             raise
         # It follows from a task that has done its work, so nobody would send it later. A worker tells the ledger of it.
         _logger.warning("%s is sent on before the ledger knows of it: %s", publication.task_id, error)
-        return marked(task.send_by_celery(publication))
+        return marked(task.hand_to_celery(publication))
     match answer:
         case Reserved(job):
             # Behind another, whose end publishes it; until then it would only be sent away.
@@ -205,7 +205,7 @@ def publish_once(publication: Publication) -> AsyncResult[Any]:
         case Existing(job) if not publication.answered_by(job):
             expect(publication, job)
             # Its id is fixed and others wait for it: let the worker answer, with the result of that job.
-            return marked(task.send_by_celery(publication.asked_again(job)), job)
+            return marked(task.hand_to_celery(publication.asked_again(job)), job)
         case Existing(job):
             expect(publication, job)
             return existing(publication, job)
@@ -226,7 +226,7 @@ def _send_if_accepted(publication: Publication, wait: Callable[[], Reserved | Ex
     if not task.sent_by_celery:
         gate.go_on()
     try:
-        result = task.send_by_celery(publication, gate if task.sent_by_celery else None)
+        result = task.hand_to_celery(publication, gate if task.sent_by_celery else None)
     except Exception as error:
         # Celery may have refused the call before it came to the gate.
         found = gate.ask()
@@ -251,7 +251,7 @@ def existing(publication: Publication, job: Job) -> AsyncResult[Any]:
     task = publication.task
     if task.app.conf.task_always_eager and not job.state.live:
         # Under that job's id it is replayed, into a result that needs no backend.
-        return marked(task.send_by_celery(replace(publication, task_id=job.id)), job, existing=True)
+        return marked(task.hand_to_celery(replace(publication, task_id=job.id)), job, existing=True)
     task_id, ignored = sent_as(task.app, job)
     result: Any = task.AsyncResult(task_id)
     result.ignored = ignored

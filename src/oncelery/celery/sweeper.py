@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from amqp.exceptions import ChannelError, MessageNacked
 from celery import bootsteps
 from celery.worker.consumer.tasks import Tasks
-from kombu.exceptions import OperationalError
+from kombu.exceptions import ContentDisallowed, DecodeError, OperationalError
 from msgspec.structs import replace
 
 from oncelery.answers import Buried, Counted, Granted
@@ -96,7 +96,8 @@ def _publish(once: Oncelery, job: Job) -> bool:
         # Before it is published: who gets it must not find that it is being opened.
         try:
             answer = open_watched(once, job.id, once.policy().lease, lambda: Message.unpack(once.app, job.body or b""))
-        except Exception as error:  # noqa: BLE001 - of whatever serialiser
+        except (DecodeError, ContentDisallowed, ValueError) as error:
+            # Not where this process merely lacks the serialiser: others may have it.
             _bury_unreadable(once, job, error)
             return False
         if answer is None:

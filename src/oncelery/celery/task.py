@@ -195,7 +195,7 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
             self.oncelery.callbacks.check(url)
         return url
 
-    def send_by_celery(self, publication: Publication, gate: Gate | None = None) -> AsyncResult[Any]:
+    def hand_to_celery(self, publication: Publication, gate: Gate | None = None) -> AsyncResult[Any]:
         """Publish as Celery does, no further than to the gate if that says so."""
         call, options = publication, publication.options
         if gate:
@@ -222,9 +222,9 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
         """
         run = run_under_way()
         if run is None or run.job_id != publication.job_id:
-            return self.send_by_celery(publication)
+            return self.hand_to_celery(publication)
         run.postponed = Postponed(delay_of(publication.options), body=publication.body())
-        run.afterwards = lambda: self.send_by_celery(publication)
+        run.afterwards = lambda: self.hand_to_celery(publication)
         return marked(self.AsyncResult(publication.task_id))
 
     def replace(self, sig: Signature[Any]) -> Any:

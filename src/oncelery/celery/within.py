@@ -73,7 +73,7 @@ def _publish_if_there(publication: Publication, job: Job, outbox: Outbox) -> boo
         if found.state is not State.QUEUED or found.begun_at or found.behind:
             return False
         # Over a connection of its own: the one that was given may be closed by now.
-        task.send_by_celery(replace(publication, options={**publication.options, "producer": None}))
+        task.hand_to_celery(replace(publication, options={**publication.options, "producer": None}))
     except Exception as error:  # noqa: BLE001 - the caller has committed, and has nothing to do with this
         _logger.warning("could not publish job %s after the commit; the sweeper will: %s", job.id, error)
         return False

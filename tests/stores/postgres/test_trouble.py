@@ -15,7 +15,6 @@ import psycopg
 import pytest
 from celery.exceptions import SoftTimeLimitExceeded
 from psycopg import sql
-from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import ConnectionPool
 
 from oncelery.answers import Granted, Renewed, Reserved, Revived, Settled
@@ -259,27 +258,6 @@ def test_a_closed_store_opens_again(store: PostgresStore) -> None:
     assert seen(store).id == JOB
 
 
-def test_a_renewal_waits_behind_no_other_verb(url: str, namespace: str) -> None:
-    with opened(url, namespace, options="connections=1") as store:
-        lease = running(store)
-
-        with store._connections.connect():  # noqa: SLF001 - as a verb that waits for a lock has it
-            (renewed,) = store.renew([lease])
-
-        assert isinstance(renewed, Renewed)
-
-
-def test_a_session_that_the_server_ended_for_its_idleness_is_replaced(postgres: PostgresServer, namespace: str) -> None:
-    url = postgres.create_database()
-    idle = "options=-c%20idle_session_timeout%3D50"
-    with opened(url, namespace, options=idle) as store, psycopg.connect(url, autocommit=True) as admin:
-        lease = running(store)
-        sessions = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'oncelery' AND datname = %s"
-        assert eventually(lambda: one(admin, sessions, admin.info.dbname) == 0, PATIENCE_SECONDS)
-
-        assert store.settle(lease, Complete(result=b"paid")) == Settled(State.COMPLETED)
-
-
 def test_a_dead_letter_with_a_nul_in_its_error_is_revived_again_and_again(store: PostgresStore) -> None:
     failure = Failure(type="ValueError", message="a \0 in it")
     for _ in range(3):
@@ -305,25 +283,6 @@ def test_a_dump_of_the_ledger_and_of_what_is_beside_it_can_be_restored_by_psql(
     with opened(other, namespace) as restored, psycopg.connect(other, autocommit=True) as admin:
         assert seen(restored).state is State.COMPLETED
         assert one(admin, "SELECT number FROM public.orders") == 7
-
-
-@pytest.mark.parametrize("url", ["postgresql:///shop?host=/var/run/postgresql", "postgresql:///shop"])
-def test_a_url_may_lead_to_a_socket(url: str) -> None:
-    with_ours = f"{url}{'&' if '?' in url else '?'}connections=2"
-
-    assert conninfo_to_dict(Address.parse(with_ours).conninfo) == conninfo_to_dict(url)
-
-
-def test_verbs_do_not_have_the_isolation_that_is_the_databases_default(
-    postgres: PostgresServer, namespace: str
-) -> None:
-    url = postgres.create_database()
-    with psycopg.connect(url, autocommit=True) as admin:
-        name = sql.Identifier(admin.info.dbname)
-        admin.execute(sql.SQL("ALTER DATABASE {} SET default_transaction_isolation = 'serializable'").format(name))
-
-    with opened(url, namespace) as store, store._connections.connect() as connection:  # noqa: SLF001 - as a verb has it
-        assert one(connection, "SHOW transaction_isolation") == "read committed"
 
 
 def test_closing_does_not_wait_for_a_server_that_does_not_answer(url: str) -> None:
