@@ -3,20 +3,20 @@ from __future__ import annotations
 import subprocess
 import uuid
 from collections.abc import Iterator
-from functools import partial
-from pathlib import Path
+from contextlib import closing
 
 import pytest
+from faults.replicated import NAME, Cluster, SentinelServer, Watched, clustered, watched
 from redis import Redis, RedisError
 
 from oncelery.answers import Absent, Finished, Granted, Reserved
 from oncelery.embedded.process import eventually
-from oncelery.errors import ConfigurationError
+from oncelery.errors import ConfigurationError, OnceleryError
 from oncelery.job import Query
 from oncelery.stores.redis import RedisStore
 from oncelery.testing.conformance.acts import accepted, begin, completed, reserve, work
 from oncelery.testing.servers import RedisServer
-from stores.redis.stores import SAFE, AnyServer, client_of, follow, opened
+from stores.redis.stores import SAFE, AnyServer, client_of, opened
 
 # URLs
 
@@ -41,23 +41,30 @@ def test_valkey_is_a_scheme_of_its_own(server: AnyServer) -> None:
 
 
 def test_a_store_speaks_tls(private_redis7: RedisServer) -> None:
-    folder = private_redis7.folder
-    private_redis7.start()
-    names = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
-    command = ["openssl", *names.split(), "-keyout", f"{folder}/key.pem", "-out", f"{folder}/certificate.pem"]
-    subprocess.run(command, check=True, capture_output=True)
-    with client_of(private_redis7) as client:
-        for setting, file in (("key-file", "key"), ("cert-file", "certificate"), ("ca-cert-file", "certificate")):
-            client.config_set(f"tls-{setting}", str(folder / f"{file}.pem"))
-        client.config_set("tls-auth-clients", "no")
-        client.config_set("port", 0)
-        client.config_set("tls-port", private_redis7.port)
+    certificate = speak_tls(private_redis7)["tls-cert-file"]
 
     for scheme in ("rediss", "valkeys"):
-        url = private_redis7.url.replace("redis", scheme) + f"?ssl_ca_certs={folder / 'certificate.pem'}"
+        url = private_redis7.url.replace("redis", scheme) + f"?ssl_ca_certs={certificate}"
         store = RedisStore(url, namespace=scheme)
         assert isinstance(reserve(store), Reserved)
         store.close()
+
+
+def speak_tls(server: RedisServer) -> dict[str, str]:
+    """Have the server speak TLS and nothing else; return the settings that make it."""
+    folder = server.folder
+    names = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
+    command = ["openssl", *names.split(), "-keyout", f"{folder}/key.pem", "-out", f"{folder}/certificate.pem"]
+    subprocess.run(command, check=True, capture_output=True)
+    files = {"key-file": "key", "cert-file": "certificate", "ca-cert-file": "certificate"}
+    settings = {f"tls-{setting}": str(folder / f"{file}.pem") for setting, file in files.items()}
+    settings["tls-auth-clients"] = "no"
+    with client_of(server) as client:
+        for setting, value in settings.items():
+            client.config_set(setting, value)
+        client.config_set("port", 0)
+        client.config_set("tls-port", server.port)
+    return settings
 
 
 @pytest.mark.parametrize(
@@ -68,7 +75,9 @@ def test_a_store_speaks_tls(private_redis7: RedisServer) -> None:
         ("redis://:secret@host/0?db=first", "not understood"),
         ("redis://:secret@host/0?unknown=option", "not understood"),
         ("redis://:secret@host/0?replicas=few", "replicas=1"),
-        ("redis://:secret@one,two/0", "sentinel"),
+        ("redis://:secret@one,two:port/0", "not understood"),
+        ("redis://:secret@host/0?patience=long", "patience=15"),
+        ("redis://:secret@host/0?patience=-1", "patience=15"),
     ],
 )
 def test_a_url_that_is_wrong_says_so_and_keeps_its_secrets(url: str, says: str) -> None:
@@ -87,107 +96,103 @@ def test_a_namespace_cannot_break_the_slot(namespace: str) -> None:
 # More than one server
 
 
-@pytest.fixture
-def cluster(private_redis7: RedisServer) -> Iterator[tuple[RedisServer, RedisServer]]:
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
     """Give a cluster of two nodes, each with half of the slots."""
-    options = {"cluster-enabled": "yes", "cluster-node-timeout": "2000"}
-    private_redis7.options |= options
-    private_redis7.restart()
-    with (
-        RedisServer(options=options) as second,
-        client_of(private_redis7) as one,
-        client_of(second) as other,
-    ):
-        one.execute_command("CLUSTER ADDSLOTSRANGE", 0, 8191)  # type: ignore[no-untyped-call]
-        other.execute_command("CLUSTER ADDSLOTSRANGE", 8192, 16383)  # type: ignore[no-untyped-call]
-        one.execute_command("CLUSTER MEET", "127.0.0.1", second.port)  # type: ignore[no-untyped-call]
-        for client in (one, other):
-            assert eventually(partial(is_whole, client), 30)
-        yield private_redis7, second
-
-
-def is_whole(client: Redis) -> bool:
-    about = client.execute_command("CLUSTER INFO")  # type: ignore[no-untyped-call]
-    return "ok" in str(about["cluster_state"]) and about["cluster_known_nodes"] == "2"
+    with clustered(primaries=2, replicas=0) as cluster:
+        yield cluster
 
 
 @pytest.mark.parametrize("namespace", ["one", "two", "three", "four"])
-def test_a_store_finds_the_node_of_the_cluster_that_has_its_slot(
-    namespace: str, cluster: tuple[RedisServer, RedisServer]
-) -> None:
-    for node in cluster:
+def test_a_store_finds_the_node_of_the_cluster_that_has_its_slot(namespace: str, cluster: Cluster) -> None:
+    for node in cluster.nodes:
         with opened(node, namespace=namespace) as store:
             reserve(store, f"job on {node.port}", f"key on {node.port}")
 
-    with opened(cluster[0], namespace=namespace) as store:
+    with opened(cluster.nodes[0], namespace=namespace) as store:
         assert len(store.find(Query()).items) == 2
 
 
 @pytest.fixture
-def sentinel(private_redis7: RedisServer, tmp_path: Path) -> Iterator[tuple[str, RedisServer]]:
-    """Give the URL of a Sentinel that watches a primary and its replica, and the replica."""
-    settings = tmp_path / "sentinel.conf"
-    settings.write_text(f"sentinel monitor shop 127.0.0.1 {private_redis7.port} 1\n")
-    private_redis7.options["repl-diskless-sync-delay"] = "0"
-    private_redis7.restart()
-    with RedisServer() as replica, SentinelServer(settings) as sentinel, client_of(sentinel) as watcher:
-        follow(replica, private_redis7)
-        watcher.execute_command("SENTINEL DEBUG", "INFO-PERIOD", 200)  # type: ignore[no-untyped-call]
-        assert eventually(lambda: len(watcher.sentinel_slaves("shop")) == 1, 30)
-        yield sentinel.url, replica
+def servers() -> Iterator[Watched]:
+    """Give a primary and its replica, which a Sentinel watches, and replaces when asked to."""
+    with watched(sentinels=1, down_after_ms=30_000) as servers:
+        yield servers
 
 
-def fail_over(url: str, replica: RedisServer) -> None:
+def fail_over(servers: Watched) -> None:
     """Have the Sentinel promote the replica, as soon as it knows enough of it."""
 
     def asked() -> bool:
         try:
-            return bool(watcher.execute_command("SENTINEL FAILOVER", "shop"))
+            return bool(watcher.execute_command("SENTINEL FAILOVER", NAME))  # type: ignore[no-untyped-call]
         except RedisError:
             return False
 
-    with Redis.from_url(url) as watcher:
+    with client_of(servers.sentinels[0]) as watcher:
         assert eventually(asked, 30)
-        assert eventually(lambda: watcher.sentinel_master("shop")["port"] == replica.port, 30)
+    servers.wait_for_failover()
 
 
-class SentinelServer(RedisServer):
-    def __init__(self, settings: Path) -> None:
-        super().__init__()
-        self.settings = settings
+def test_a_store_follows_the_primary_that_the_sentinels_name(servers: Watched) -> None:
+    with closing(RedisStore(servers.url)) as store:
+        accepted(store)
 
-    def _command(self) -> list[str]:
-        return [self.program, str(self.settings), "--sentinel", "--port", str(self.port), "--dir", str(self.folder)]
+        fail_over(servers)
 
-    def _answers(self) -> bool:
-        try:
-            with Redis.from_url(self.url, retry=None) as client:
-                return bool(client.ping())
-        except RedisError:
-            return False
+        assert isinstance(begin(store), Granted)
 
 
-def test_a_store_follows_the_primary_that_the_sentinels_name(sentinel: tuple[str, RedisServer]) -> None:
-    url, replica = sentinel
-    store = RedisStore(f"{url}?sentinel=shop")
-    accepted(store)
+def test_a_finished_job_is_answered_after_the_failover(servers: Watched) -> None:
+    with closing(RedisStore(f"{servers.url}&replicas=1")) as store:
+        completed(store, work(durability=SAFE))
+        servers.primary.kill()
+        fail_over(servers)
 
-    fail_over(url, replica)
-
-    assert isinstance(begin(store), Granted)
-    with client_of(replica) as successor:
-        assert successor.info("replication")["role"] == "master"
-    store.close()
+        assert isinstance(begin(store), Finished)
 
 
-def test_a_finished_job_is_answered_after_the_failover(
-    sentinel: tuple[str, RedisServer], private_redis7: RedisServer
+def test_sentinels_have_a_password_of_their_own(private_redis7: RedisServer) -> None:
+    with (
+        client_of(private_redis7) as client,
+        SentinelServer(private_redis7, settings="requirepass sesame", client={"password": "sesame"}) as sentinel,
+    ):
+        client.config_set("requirepass", "another")
+        url = f"redis://:another@127.0.0.1:{sentinel.port}/0?sentinel={NAME}"
+        store = RedisStore(f"{url}&sentinel_password=sesame")
+        assert isinstance(reserve(store), Reserved)
+        store.close()
+
+        for wrong in (url, f"{url}&sentinel_password=wrong", f"{url}&sentinel_username=me&sentinel_password=wrong"):
+            with pytest.raises(ConfigurationError, match="add sentinel_password=") as raised:
+                reserve(RedisStore(wrong))
+            assert "wrong" not in str(raised.value)
+
+
+def test_sentinels_speak_tls_as_the_servers_do(private_redis7: RedisServer) -> None:
+    certificate = speak_tls(private_redis7)
+    settings = "\n".join(f"{name} {value}" for name, value in {**certificate, "tls-replication": "yes"}.items())
+    client = {"ssl": True, "ssl_ca_certs": certificate["tls-ca-cert-file"]}
+    with SentinelServer(private_redis7, settings=settings, client=client) as sentinel:
+        url = f"rediss://127.0.0.1:{sentinel.port}/0?sentinel={NAME}&ssl_ca_certs={client['ssl_ca_certs']}"
+        store = RedisStore(url)
+
+        assert isinstance(reserve(store), Reserved)
+        store.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "says"), [("shopp", "the Sentinels know no primary named 'shopp'"), (NAME, "no Sentinel answers")]
+)
+def test_sentinels_that_do_not_help_are_said_to_in_one_sentence(
+    name: str, says: str, private_redis7: RedisServer
 ) -> None:
-    url, replica = sentinel
-    store = RedisStore(f"{url}?sentinel=shop&replicas=1")
-    completed(store, work(durability=SAFE))
-    private_redis7.kill()
-    fail_over(url, replica)
+    with SentinelServer(private_redis7) as sentinel:
+        store = RedisStore(f"{sentinel.url}?sentinel={name}&patience=0")
+        if name == NAME:
+            sentinel.kill()
 
-    assert isinstance(begin(store), Finished)
-    store.close()
+        with pytest.raises(OnceleryError, match=says) as raised:
+            reserve(store)
+
+    assert len(str(raised.value)) < 200

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import random
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -13,20 +15,25 @@ from redis import exceptions as driver
 
 from oncelery.errors import ConfigurationError, OnceleryError, StoreUnavailableError
 from oncelery.stores.facts import ServerFacts
-from oncelery.stores.redis.address import Address
+from oncelery.stores.redis.address import Address, Node
 from oncelery.stores.redis.durability import Barrier, choose_barrier
 from oncelery.stores.redis.facts import server_facts
+from oncelery.stores.redis.primary import REFUSALS, TROUBLE, ClusterNodes, Finder, Primary, Sentinels
 from oncelery.stores.redis.scripts import FLAGGED, UNFLAGGED
 from oncelery.stores.redis.wire import Wire, Word, words
 
-#: How often a command is sent, when connections break under it. All verbs may be.
+#: How long a verb is sent again, where another server may take over, unless the URL says `patience`. All verbs may be.
+PATIENCE_SECONDS = 15.0
+
+#: How often a verb is sent, when connections break under it, to one server, for which nobody takes over.
 SENDS = 3
 
-#: No command is sent again later than this after it first failed: the caller has a lease to mind.
+#: To one server no verb is sent again later than this after it first failed: the caller has a lease to mind.
 SEND_AGAIN_SECONDS = 5.0
 
-#: How long to wait before sending again, times the number of failures.
+#: How long to wait before sending again, times the number of failures; and how long at most.
 PAUSE_SECONDS = 0.05
+LONGEST_PAUSE_SECONDS = 0.5
 
 #: The oldest version that knows all commands of the scripts.
 OLDEST = (6, 2)
@@ -34,17 +41,23 @@ OLDEST = (6, 2)
 #: The first version that reads flags in the first line of a script.
 FLAGS_SINCE = (7, 0)
 
-#: What a person must mend; the driver takes the first two for broken connections.
-REFUSALS = (driver.AuthenticationError, driver.AuthorizationError, driver.NoPermissionError)
-
 #: How Redis 6.2, Redis 7 and Valkey tell that a script has met a command that its user may not use.
 REFUSED_IN_SCRIPT = ("NOPERM", "user executing the script", "has no permissions")
 
 #: What another connection, perhaps to another server, may get over: READONLY comes from a primary that is one no more.
 BREAKS = (OSError, driver.ConnectionError, driver.TimeoutError, driver.ReadOnlyError)
 
-#: Whatever can go wrong on the way, or is told by the server.
-TROUBLE = (OSError, driver.RedisError)
+#: What passes by itself when a fail-over or the move of a slot is over. Redis 6.2 says it in the middle of a sentence.
+PASSING = ("CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "NOREPLICAS", "READONLY", "UNBLOCKED")
+
+#: A slot that moves is on two nodes, and neither has the whole ledger. So ASK is not followed: the other node would
+#: not know the jobs that are still here.
+MOVING = "ASK "
+
+MOVED = "MOVED "
+
+#: What a server that says nothing looks like. (The kernel calls a reply that is too late "temporarily unavailable".)
+SILENCE = (TimeoutError, BlockingIOError, driver.TimeoutError)
 
 
 class Server:
@@ -54,8 +67,14 @@ class Server:
         self._address = address
         #: What all our keys begin with.
         self._prefix = prefix
-        #: The node of a cluster that has our slot, once we were told.
-        self._node: tuple[str, int] | None = None
+        #: What finds the primary, where that can change.
+        self._finder: Finder | None = None
+        if address.primary_name:
+            self._finder = Sentinels(address)
+        elif len(address.hosts) > 1:
+            self._finder = ClusterNodes(address, prefix)
+        #: The primary, once we were told.
+        self._primary: Primary | None = None
         #: Connections that nobody uses now. Taking and giving back are atomic, so that no lock is needed.
         self._idle: list[Link] = []
         _servers.add(self)
@@ -86,17 +105,28 @@ class Server:
 
     def _run_again(self, verb: str, inputs: Sequence[Word], error: Exception, *, safe: bool = False) -> Any:  # noqa: ANN401
         """Run a verb that has failed once, as long as it may go better."""
-        deadline = time.monotonic() + SEND_AGAIN_SECONDS
         failures = 1
-        while self._recover(error) and failures < SENDS and time.monotonic() <= deadline:
-            # A server that is restarted, or made the primary, takes a moment.
-            time.sleep(PAUSE_SECONDS * failures)
+        sends, until = self._limits(error)
+        while self._recover(error) and failures < sends and time.monotonic() <= until:
+            # A server that is restarted, or made the primary, takes a moment; and not all of us ask it at once.
+            time.sleep(min(PAUSE_SECONDS * failures, LONGEST_PAUSE_SECONDS) * random.uniform(0.5, 1.0))  # noqa: S311
             try:
                 return self._take().run(verb, len(inputs), words(inputs), safe=safe)
             except TROUBLE as another:
                 error = another
                 failures += 1
         raise mapped(error) from error
+
+    def _limits(self, error: Exception) -> tuple[float, float]:
+        """Return how often a verb that has just failed is sent, and until when."""
+        failed_at = time.monotonic()
+        patience = self._address.patience
+        if patience is None and self._finder:
+            patience = PATIENCE_SECONDS
+        if not patience:
+            return SENDS, failed_at + SEND_AGAIN_SECONDS
+        # We have waited for a silent server already.
+        return math.inf, failed_at + patience - (self._address.reply_seconds if isinstance(error, SILENCE) else 0.0)
 
     def facts(self) -> ServerFacts:
         """Ask the server about itself, on a connection that is not left over from before it was restarted."""
@@ -126,16 +156,27 @@ class Server:
         try:
             return self._idle.pop()
         except IndexError:
-            return Link(self._address, self._node, self._prefix, self._idle)
+            return self._open()
+
+    def _open(self) -> Link:
+        if self._finder is None:
+            wire = self._address.open()
+            if wire.greeting.get(b"mode") != b"cluster":
+                return Link(wire, None, self._address, self._prefix, self._idle)
+            wire.close()
+            self._finder = ClusterNodes(self._address, self._prefix)
+        primary = self._primary = self._primary or Primary(self._finder)
+        return Link(self._address.open(primary.node), primary, self._address, self._prefix, self._idle)
 
     def _recover(self, error: Exception) -> bool:
         """Whether it may go better on another connection."""
         if isinstance(error, REFUSALS):
             return False
-        if isinstance(error, BREAKS):
-            self._node = None
-        elif str(error).startswith("MOVED "):
-            self._node = _moved_to(error)
+        said = str(error)
+        if said.startswith(MOVED) and self._finder:
+            self._primary = Primary(self._finder, _moved_to(said))
+        elif isinstance(error, BREAKS) or said.startswith(MOVING) or any(word in said for word in PASSING):
+            self._primary = None
         else:
             return False
         # The other connections are as likely to be dead, or lead to the wrong node.
@@ -146,8 +187,10 @@ class Server:
 class Link:
     """One open connection, which is given back after use, or closed after anything that may leave a reply unread."""
 
-    def __init__(self, address: Address, node: tuple[str, int] | None, prefix: bytes, idle: list[Link]) -> None:
-        self._wire = address.open(node)
+    def __init__(self, wire: Wire, primary: Primary | None, address: Address, prefix: bytes, idle: list[Link]) -> None:
+        self._wire = wire
+        #: What the server at the other end is, where that can change.
+        self._primary = primary
         self._address = address
         self._prefix = prefix
         self._keys = words((1, prefix))
@@ -168,6 +211,8 @@ class Link:
                 reply = ask(self._command(script.head, count, written))
             except driver.NoScriptError:
                 reply = ask(self._command(script.text_head, count, written))
+            if self._primary is not None:
+                self._primary.confirm(unknown=is_unknown(verb, reply))
         except BaseException as error:  # also a time limit, after which a reply may be unread
             self._give_back(error)
             raise
@@ -186,6 +231,8 @@ class Link:
         """Read the reply to what was sent. Then this link is idle again."""
         try:
             reply = self._wire.read()
+            if self._primary is not None:
+                self._primary.confirm(unknown=False)
         except BaseException as error:
             self._give_back(error)
             raise
@@ -248,9 +295,17 @@ def mapped(error: Exception) -> OnceleryError:
     """Give ConfigurationError for what a person must mend, else StoreUnavailableError."""
     if isinstance(error, REFUSALS) or any(sign in str(error) for sign in REFUSED_IN_SCRIPT):
         return ConfigurationError(f"the store does not let us in: {error}")
-    # The kernel calls a reply that is too late "temporarily unavailable".
-    why = "not in time" if isinstance(error, (TimeoutError, BlockingIOError)) else error
+    why = "not in time" if isinstance(error, SILENCE) else error
     return StoreUnavailableError(f"the store did not answer: {why}")
+
+
+def is_unknown(verb: str, reply: Any) -> bool:  # noqa: ANN401 - as the verb's script says
+    """Whether the reply says that the ledger does not know a job."""
+    if verb == "get":
+        return not reply
+    if verb == "renew":
+        return b"" in reply[::2]
+    return bool(reply) and isinstance(reply, list) and (reply[0] == b"absent" or reply[:2] == [b"fenced", b""])
 
 
 def _version(wire: Wire) -> tuple[int, ...]:
@@ -262,9 +317,9 @@ def _version(wire: Wire) -> tuple[int, ...]:
     return version
 
 
-def _moved_to(error: Exception) -> tuple[str, int] | None:
-    host, _, port = str(error).split()[-1].rpartition(":")
-    return (host, int(port)) if host else None
+def _moved_to(said: str) -> Node | None:
+    host, _, port = said.rsplit(maxsplit=1)[-1].rpartition(":")
+    return Node(host, int(port)) if host else None
 
 
 _servers: weakref.WeakSet[Server] = weakref.WeakSet()
