@@ -99,9 +99,22 @@ def quorum(arguments: dict[str, object], version: tuple[int, ...] = (4, 1)) -> F
     return brokered(kind="amqp", server=None, version=version, queues=(queue,))
 
 
-STRANGE = Period(name="tidy theirs", task="their.tidy", every=timedelta(minutes=5), known=False)
+def replicated(*, to_write: int, replicas: int, max_lag: int = 3, safe_replicas: int = 0) -> Facts:
+    says = {
+        "connected_slaves": str(replicas),
+        "min-replicas-to-write": str(to_write),
+        "min-replicas-max-lag": str(max_lag),
+        "appendfsync": "always",
+    }
+    return stored(server=replace(REDIS, says={**REDIS.says, **says}, replicas=safe_replicas))
 
-SAFE = Policy(key="order_id", durability="safe")  # type: ignore[arg-type] # as people write it
+
+def safely(facts: Facts) -> Facts:
+    safe = Policy(key="order_id", durability="safe")  # type: ignore[arg-type] # as people write it
+    return replace(facts, tasks=(replace(CHARGE, policy=safe), TIDY))
+
+
+STRANGE = Period(name="tidy theirs", task="their.tidy", every=timedelta(minutes=5), known=False)
 
 PLANTED = [
     ("store-missing", replace(GOOD, store=StoreFacts(scheme=""))),
@@ -113,7 +126,12 @@ PLANTED = [
     ("redis-memory", on_redis(maxmemory="1000", used_memory="900")),
     ("redis-persistence", on_redis(aof_enabled="0")),
     ("redis-version", on_redis(version=(6, 2))),
-    ("durability-safe", replace(on_redis(version=(7, 0)), tasks=(replace(CHARGE, policy=SAFE),), schedule=())),
+    ("durability-safe", safely(on_redis(version=(7, 0)))),
+    ("durability-latency", safely(GOOD)),
+    ("redis-min-replicas", replicated(to_write=0, replicas=2)),
+    ("redis-min-replicas", replicated(to_write=1, replicas=2, max_lag=0)),
+    ("redis-spare-replica", replicated(to_write=1, replicas=1)),
+    ("redis-spare-replica", safely(replicated(to_write=1, replicas=2, safe_replicas=2))),
     ("postgres-fsync", on_postgres({"fsync": "off"})),
     ("postgres-fsync", on_postgres({"full_page_writes": "off"})),
     ("postgres-synchronous-commit", on_postgres({"synchronous_commit": "off"})),
@@ -182,6 +200,7 @@ PLANTED = [
 def test_a_good_set_up_has_no_findings() -> None:
     assert examine(GOOD) == ()
     assert examine(on_postgres()) == ()
+    assert examine(safely(replicated(to_write=1, replicas=2, safe_replicas=1))) == ()
     assert examine(configured(broker_connection_retry_on_startup=None)) == ()
     assert examine(quorum({"x-delivery-limit": -1})) == ()
     assert examine(quorum({}, version=(3, 12))) == ()

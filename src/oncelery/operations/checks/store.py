@@ -105,6 +105,47 @@ def durability_safe(facts: Facts) -> Iterator[Complaint]:
         )
 
 
+@warning
+def durability_latency(facts: Facts) -> Iterator[Complaint]:
+    """A safe write waits for the next `fsync`: with `everysec` some 100 ms for each of the three calls of a job."""
+    server = _redis(facts)
+    waits = server and server.version >= WAITAOF_SINCE and server.says.get("aof_enabled", "1") == "1"
+    if server and waits and facts.safe_tasks and server.says.get("appendfsync") == "everysec":
+        yield (
+            f'durability="safe" is asked for by {_named(facts.safe_tasks)}, and the store has appendfsync everysec',
+            "redis-cli CONFIG SET appendfsync always  # and CONFIG REWRITE",
+        )
+
+
+@warning
+def redis_min_replicas(facts: Facts) -> Iterator[Complaint]:
+    """A primary that was cut off and replaced does not know it: what it still accepts is thrown away later."""
+    server = _redis(facts)
+    # The nodes of a cluster stop by themselves when they are cut off.
+    if server and _replicas(server) and server.says.get("redis_mode") != "cluster":
+        off = [name for name in ("min-replicas-to-write", "min-replicas-max-lag") if server.says.get(name) == "0"]
+        if off:
+            yield (
+                f"the store has replicas, and {off[0]} is 0",
+                "redis-cli CONFIG SET min-replicas-to-write 1 && redis-cli CONFIG SET min-replicas-max-lag 3  # on each",
+            )
+
+
+@warning
+def redis_spare_replica(facts: Facts) -> Iterator[Complaint]:
+    """A replica that takes over has one replica less: if writes need more than are left, nothing is accepted."""
+    server = _redis(facts)
+    if server is None:
+        return
+    needed = max(int(server.says.get("min-replicas-to-write", "0")), server.replicas if facts.safe_tasks else 0)
+    if needed and "connected_slaves" in server.says and _replicas(server) <= needed:
+        yield (
+            f"a write needs {needed} of {_replicas(server)} replicas, and after a fail-over one is missing",
+            f"redis-cli -h NEW REPLICAOF PRIMARY 6379  # {needed + 1} replicas or more for each primary"
+            + ("; or no ?replicas=, and appendfsync always" if server.replicas == needed else ""),
+        )
+
+
 @error
 def postgres_fsync(facts: Facts) -> Iterator[Complaint]:
     """What is committed but not on disk is lost, or the whole database with it, when the machine goes down."""
@@ -163,6 +204,9 @@ CHECKS = (
     redis_persistence,
     redis_version,
     durability_safe,
+    durability_latency,
+    redis_min_replicas,
+    redis_spare_replica,
     postgres_fsync,
     postgres_synchronous_commit,
     postgres_migrations,
@@ -188,6 +232,10 @@ def _redis_servers(facts: Facts) -> Iterator[tuple[str, ServerFacts]]:
         yield "the store", store
     if broker and not (store and store.says.get("run_id") == broker.says.get("run_id")):
         yield "the broker", broker
+
+
+def _replicas(server: ServerFacts) -> int:
+    return int(server.says.get("connected_slaves", "0"))
 
 
 def _postgres_says(facts: Facts, name: str) -> str:

@@ -15,7 +15,7 @@ from oncelery.stores.redis.wire import command
 
 def server_facts(ask: Callable[[bytes], Any], *, version: tuple[int, ...], replicas: int) -> ServerFacts:
     """Ask the server that answers here; what our user may not ask stays unknown."""
-    says = information(ask) | setting(ask, "appendfsync")
+    says = information(ask) | setting(ask, "appendfsync") | setting(ask, "min-replicas-*")
     seconds, microseconds = (int(part) for part in ask(command(b"TIME")))
     return ServerFacts(
         kind="redis",
@@ -38,7 +38,7 @@ def information(ask: Callable[[bytes], Any], *sections: str) -> dict[str, str]:
 
 
 def setting(ask: Callable[[bytes], Any], name: str) -> dict[str, str]:
-    """Read one of its settings; nothing, if it hides them."""
+    """Read one of its settings, or those that a pattern matches; nothing, if it hides them."""
     try:
         told = ask(command(b"CONFIG", b"GET", name))
     except ResponseError:
