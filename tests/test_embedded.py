@@ -88,6 +88,24 @@ def test_a_killed_server_restarts_on_its_port_and_data(server: EmbeddedServer) -
         assert client.get("key") == "value"
 
 
+def test_a_server_that_reads_its_data_for_long_is_waited_for(
+    private_valkey: ValkeyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with client_of(private_valkey) as client, client.pipeline(transaction=False) as pipeline:
+        for number in range(8_000):
+            pipeline.set(f"key {number}", number)
+        pipeline.execute()
+    private_valkey.kill()
+    # In microseconds: three seconds in all. It answers after every 1,024 keys.
+    private_valkey.options |= {"key-load-delay": "400"}
+    monkeypatch.setattr("oncelery.embedded.process.PATIENCE_SECONDS", 2.0)
+
+    private_valkey.start()
+
+    with client_of(private_valkey) as client:
+        assert client.dbsize() == 8_000
+
+
 def test_a_stopped_server_no_longer_listens(server: EmbeddedServer) -> None:
     server.stop()
 

@@ -6,6 +6,7 @@ import importlib.util
 import platform
 import shutil
 import socket
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,9 @@ DEFAULT_FOLDER = Path(".oncelery")
 
 #: How long a server may take to answer one look, while we wait for it to become ready.
 PING_SECONDS = 1.0
+
+#: How often a server that is reading its data is asked whether it has.
+LOADING_SECONDS = 0.1
 
 #: What makes a Redis fit for a ledger: it forgets nothing for want of memory, and a crash costs a second at most.
 LEDGER_OPTIONS = {
@@ -49,15 +53,20 @@ class RedisProcess(ServerProcess):
         return [self.program, *(word for name, value in options.items() for word in (f"--{name}", value))]
 
     def _answers(self) -> bool:
+        """Whether it answers; one that reads a large file first is waited for as long as it says so."""
+        while b"-LOADING" in (reply := self._ask()):
+            time.sleep(LOADING_SECONDS)
+        # The process id, because another server may have come first on this port.
+        return reply.startswith(b"+PONG") and b"process_id:%d\r\n" % self.pid in reply
+
+    def _ask(self) -> bytes:
         # Three words on a socket: starting a server needs no client library.
         try:
             with socket.create_connection((LOOPBACK, self.port), PING_SECONDS) as connection:
                 connection.sendall(b"PING\r\nINFO server\r\nQUIT\r\n")
-                reply = b"".join(iter(lambda: connection.recv(65_536), b""))
+                return b"".join(iter(lambda: connection.recv(65_536), b""))
         except OSError:
-            return False
-        # The process id, because another server may have come first on this port.
-        return reply.startswith(b"+PONG") and b"process_id:%d\r\n" % self.pid in reply
+            return b""
 
 
 class EmbeddedServer(RedisProcess):

@@ -127,7 +127,7 @@ def redis_min_replicas(facts: Facts) -> Iterator[Complaint]:
         if off:
             yield (
                 f"the store has replicas, and {off[0]} is 0",
-                "redis-cli CONFIG SET min-replicas-to-write 1 && redis-cli CONFIG SET min-replicas-max-lag 3  # on each",
+                "redis-cli CONFIG SET min-replicas-to-write 1 && redis-cli CONFIG SET min-replicas-max-lag 3",
             )
 
 
