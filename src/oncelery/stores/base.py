@@ -120,7 +120,10 @@ class Store(Protocol):
     def record(
         self, lease: Lease, *, progress: Progress | None = None, step: tuple[str, bytes] | None = None
     ) -> RecordAnswer:
-        """Write progress, or a finished step (the first value of a name stays), under our lease."""
+        """Write progress, or a finished step (the first value of a name stays), under our lease.
+
+        A step's name may be any string, also one with lone surrogates, and comes back as it is.
+        """
 
     def cancel(self, job_id: str, *, reason: str, force: bool = False) -> CancelAnswer:
         """End a queued job, or ask a running one to end; `force` ends that too, superseding its run.

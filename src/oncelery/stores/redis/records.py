@@ -143,7 +143,9 @@ def read_tally(told: Sequence[Any]) -> Tally:
 
 def read_steps(flat: Iterable[Value]) -> Mapping[str, bytes]:
     """Read finished steps from their fields and values."""
-    return MappingProxyType({name.removeprefix(STEP).decode(): bytes(value) for name, value in _pairs(flat)})
+    return MappingProxyType(
+        {name.removeprefix(STEP).decode(errors="surrogatepass"): bytes(value) for name, value in _pairs(flat)}
+    )
 
 
 def _pairs(flat: Iterable[Any]) -> Iterable[tuple[bytes, Any]]:

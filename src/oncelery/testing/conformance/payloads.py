@@ -184,12 +184,17 @@ class Payloads(Fixtures):
 
     def test_steps_with_odd_names_do_not_meet(self, store: Store) -> None:
         lease = running(store)
-        names = ["", "0", "1", "a.b", "a", "result", "state", "fence", "{}", "ä", "a\nb"]
-        for name in names:
-            store.record(lease, step=(name, name.encode()))
+        names = ["", "0", "1", "a.b", "a", "result", "state", "fence", "{}", "ä", "a\nb", "a\0b"]
+        # As os.listdir names a file whose name is not UTF-8; and two names that are its escape, or look like it.
+        names += ["caf\udce9", "caf\\udce9", "caf\\\\udce9", "caf\ufffd", "caf\ud83d", "caf"]
+        steps = {name: repr(name).encode() for name in names}
+        for name, value in steps.items():
+            store.record(lease, step=(name, value))
 
-        assert dict(seen(store).steps) == {name: name.encode() for name in names}
+        assert dict(seen(store).steps) == dict(granted(store).steps) == steps
         assert seen(store).fence == lease.fence
+        complete(store, lease)
+        assert dict(seen(store).steps) == steps
 
     @pytest.mark.parametrize("done", [0, 0.1, 1 / 3, 1e-9, 2**53, 12345.678])
     def test_numbers_of_progress_are_exact(self, store: Store, done: float) -> None:
