@@ -253,6 +253,10 @@ class Job(Struct, frozen=True, kw_only=True):
     result: bytes | None = None
     progress: Progress | None = None
     steps: Mapping[str, bytes] = field(default_factory=lambda: MappingProxyType({}))
+    #: What took the place of the task (`Task.replace`), packed; the job has no result then.
+    replaced_by: bytes | None = None
+    #: Why the result is not kept: too large, or not serialisable. Empty if it is kept.
+    result_omitted: str = ""
     #: How many duplicates were answered with this job.
     duplicates: int = 0
 

@@ -110,7 +110,8 @@ class Store(Protocol):
     def settle(self, lease: Lease, settlement: Settlement) -> SettleAnswer:
         """End our run; Fenced if it is not ours. The last holder asking again gets its answer again.
 
-        Complete: the result is kept byte for byte; the body goes. Bury and Cancel: the error or reason is kept.
+        Complete: the result is kept byte for byte, and what replaced the task or why its result is omitted in fields
+        beside it; the body goes. Bury and Cancel: the error or reason is kept.
         Release: to `past` and queued again, not before its delay, with another body if one is given (it reaches the
         worker in `Granted.body`); a handback gives its attempt back; a crash is counted in `crashes`. If a cancel is
         requested, the job is Cancelled instead, with the request's reason.

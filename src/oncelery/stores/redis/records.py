@@ -96,6 +96,8 @@ def read_job(flat: Iterable[Value]) -> Job:
         reason=fields.text(b"reason"),
         error=_failure(fields.octets(b"error")),
         result=fields.octets(b"result"),
+        replaced_by=fields.octets(b"replaced_by"),
+        result_omitted=fields.text(b"result_omitted"),
         progress=_progress(fields.octets(b"progress")),
         steps=read_steps(part for pair in fields.items() if pair[0].startswith(STEP) for part in pair),
         duplicates=fields.number(b"duplicates"),

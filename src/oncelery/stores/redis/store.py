@@ -255,7 +255,8 @@ def _step(step: tuple[str, bytes] | None) -> tuple[Word, ...]:
 def _terms(settlement: Settlement) -> tuple[Word, ...]:
     match settlement:
         case Complete():
-            return b"complete", settlement.result
+            beside = (settlement.replaced_by or b"", settlement.omitted)
+            return b"complete", settlement.result, *(beside if any(beside) else ())
         case Release():
             body = () if settlement.body is None else (settlement.body,)
             return "release", settlement.cause, microseconds(settlement.delay), _error(settlement.error), *body
