@@ -103,7 +103,7 @@ class Run:
         #: The retry that the task has asked for, and what publishes it once this run has released its job.
         self.postponed: Postponed | None = None
         self.afterwards: Callable[[], object] | None = None
-        #: What replaces the task, as it is recorded in place of a result.
+        #: What replaces the task, as it is recorded beside the result.
         self.replacement: bytes | None = None
         #: What its transaction has committed; and whether one was about to commit, and nobody knows whether it has.
         self.effect: Effect | None = None

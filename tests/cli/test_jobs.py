@@ -116,6 +116,18 @@ def test_a_job_is_shown_with_its_arguments_and_its_result(desk: Desk) -> None:
     assert "no longer kept" not in desk.run("show", desk.bury("b")).stdout
 
 
+def test_a_job_whose_result_was_not_kept_is_shown_with_the_reason(desk: Desk) -> None:
+    desk.ledger.settle(
+        desk.begin("a").lease, Complete(result=b"", replaced_by=b"{}", omitted="the result is too large")
+    )
+
+    shown = desk.json("show", "job-a")
+
+    assert shown["result_omitted"] == "the result is too large"
+    assert not {"result", "replaced_by"} & shown.keys()
+    assert re.search(r"^result_omitted +the result is too large$", desk.run("show", "job-a").stdout, re.MULTILINE)
+
+
 def test_secrets_are_hidden_and_without_an_app_so_is_what_might_be_one(desk: Desk, app: Callable[..., Result]) -> None:
     body = json.dumps(["shop.charge", ["o-1"], {"tenant": "acme", "card": {"cvv": "123"}}, {}]).encode()
     desk.ledger.reserve(Submission(id="job", key="0" * 64, task="shop.charge", body=body))

@@ -178,7 +178,9 @@ def error_of(failure: Failure | None) -> str:
 
 def fields_of(job: Job, jobs: Jobs) -> dict[str, Any]:
     """Give all that the ledger knows of a job, in words that JSON has; of its call and result what may be shown."""
-    told: dict[str, Any] = msgspec.to_builtins(replace(job, body=None, result=None, steps={}), enc_hook=dict)
+    told: dict[str, Any] = msgspec.to_builtins(
+        replace(job, body=None, result=None, replaced_by=None, steps={}), enc_hook=dict
+    )
     if call := jobs.call(job):
         told |= {"args": list(call.args), "kwargs": call.kwargs}
     told |= {"result": jobs.result(job), "steps": sorted(map(escaped, job.steps))}
