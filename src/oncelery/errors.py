@@ -53,6 +53,10 @@ class JobBuriedError(OnceleryError):
     """The job is a dead letter. Look at its error, then revive or discard it."""
 
 
+class ResultOmittedError(OnceleryError):
+    """The job is done, but its result was too large or not serialisable, and is gone. Return a reference instead."""
+
+
 class StoreUnavailableError(OnceleryError):
     """The ledger's store did not answer. Nothing was decided; the same call may safely be made again."""
 

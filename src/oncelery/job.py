@@ -70,8 +70,10 @@ class Durability(StrEnum):
 
 
 #: The reasons that the ledger itself gives for a cancellation: a dead letter was discarded; the lease of a job without
-#: a body, which nobody can publish again, has lapsed. Any other reason is that of whoever cancels.
-DISCARDED, LAPSED = "discarded", "lapsed"
+#: a body, which nobody can publish again, has lapsed; its caller has got an error instead. Any other reason is that
+#: of the caller who cancels; one that is the same as these is quoted, so that it is not read as ours.
+DISCARDED, LAPSED, NOT_PUBLISHED = "discarded", "lapsed", "not published"
+OWN_REASONS = frozenset({DISCARDED, LAPSED, NOT_PUBLISHED})
 
 
 class Reason(StrEnum):
@@ -251,6 +253,10 @@ class Job(Struct, frozen=True, kw_only=True):
     reason: str = ""
     error: Failure | None = None
     result: bytes | None = None
+    #: What took the place of the task (`Task.replace`), packed; the job has no result then.
+    replaced_by: bytes | None = None
+    #: Why the result is not kept: too large, or not serialisable. Empty if it is kept.
+    result_omitted: str = ""
     progress: Progress | None = None
     steps: Mapping[str, bytes] = field(default_factory=lambda: MappingProxyType({}))
     #: How many duplicates were answered with this job.

@@ -18,6 +18,7 @@ from oncelery.errors import LimitReachedError, PayloadMismatchError, TooLargeErr
 from oncelery.job import (
     LONGEST,
     NO_TIME,
+    OWN_REASONS,
     Answer,
     Duplicate,
     DuplicateCount,
@@ -163,13 +164,19 @@ class Ledger:
         self._limit("step name", name, self.limits.name)
         self._limit(f"step {name!r}", value, self.limits.step)
 
+    def limit_result(self, result: bytes) -> None:
+        """Refuse a result that is over its limit."""
+        self._limit("the result", result, self.limits.result)
+
     def settle(self, lease: Lease, settlement: Settlement) -> a.SettleAnswer:
         """End our run; the only way out of it."""
         if isinstance(settlement, Complete):
-            self._limit(f"result of job {lease.job_id!r}", settlement.result, self.limits.result)
+            settlement = self._kept(settlement)
         elif isinstance(settlement, Release) and settlement.delay > LONGEST:
             # Not refused: the run is over, and its job must not be left as if it were not.
             settlement = replace(settlement, delay=LONGEST)
+        elif isinstance(settlement, Cancel):
+            settlement = replace(settlement, reason=_quoted(settlement.reason))
         started = perf_counter()
         answer = self.store.settle(lease, settlement)
         match answer, settlement:
@@ -186,12 +193,20 @@ class Ledger:
                 self._emit(e.JobCancelled, lease, started, reason=reason)
         return answer
 
+    def _kept(self, settlement: Complete) -> Complete:
+        """Leave out a result that is over its limit: the run has finished, and so has its job."""
+        try:
+            self.limit_result(settlement.result)
+        except TooLargeError as error:
+            return replace(settlement, result=b"", omitted=str(error))
+        return settlement
+
     # Operating
 
     def cancel(self, job_id: str, *, reason: str = "cancelled", force: bool = False) -> a.CancelAnswer:
         """End a queued job, or ask a running one to end; `force` supersedes its run."""
         started = perf_counter()
-        answer = self.store.cancel(job_id, reason=reason, force=force)
+        answer = self.store.cancel(job_id, reason=_quoted(reason), force=force)
         self._tell_cancelled(answer, started)
         return answer
 
@@ -319,6 +334,11 @@ class Ledger:
                 **details,
             )
         )
+
+
+def _quoted(reason: str) -> str:
+    """Give a reason as it is, or in quotes if it would be read as one that the ledger itself gives."""
+    return f'"{reason}"' if reason in OWN_REASONS else reason
 
 
 class LedgerWithin(Ledger):

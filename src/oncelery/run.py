@@ -103,7 +103,7 @@ class Run:
         #: The retry that the task has asked for, and what publishes it once this run has released its job.
         self.postponed: Postponed | None = None
         self.afterwards: Callable[[], object] | None = None
-        #: What replaces the task, as it is recorded in place of a result.
+        #: What replaces the task, as it is recorded beside the result.
         self.replacement: bytes | None = None
         #: What its transaction has committed; and whether one was about to commit, and nobody knows whether it has.
         self.effect: Effect | None = None
@@ -142,7 +142,8 @@ class Run:
 
     def idempotency_key(self, name: str) -> str:
         """Make a key for a receiver that honours one: the same in every run of this job, another in every other job."""
-        return hashlib.sha256(f"{self.job_id}\0{name}".encode()).hexdigest()
+        # A file name that is not UTF-8 has lone surrogates.
+        return hashlib.sha256(f"{self.job_id}\0{name}".encode(errors="surrogatepass")).hexdigest()
 
     def step(self, name: str, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call `fn` once for this job: a finished step is never run again, also after a crash.

@@ -22,6 +22,10 @@ class Returned(Struct, frozen=True):
     """The body returned; `result` is its value, encoded."""
 
     result: bytes
+    #: The task that does the rest of the work, if the body was replaced by one; packed.
+    replaced_by: bytes | None = None
+    #: Why the value is not kept; empty if it is.
+    omitted: str = ""
 
 
 class Raised(Struct, frozen=True):
@@ -49,9 +53,16 @@ Outcome = Returned | Raised | Postponed | Interrupted
 
 
 class Complete(Struct, frozen=True, kw_only=True):
-    """Record the result: it answers duplicates for the job's retention and stays readable for its history."""
+    """Record the result: it answers duplicates for the job's retention and stays readable for its history.
+
+    A run that finished is completed, whatever becomes of its result.
+    """
 
     result: bytes
+    #: What took the place of the task, and why its result is not kept. Beside the result, never in it: no value that
+    #: a task returns may be read as either.
+    replaced_by: bytes | None = None
+    omitted: str = ""
 
 
 class Release(Struct, frozen=True, kw_only=True):
@@ -83,8 +94,8 @@ Settlement = Complete | Release | Bury | Cancel
 def decide(outcome: Outcome, policy: Policy, lease: Lease, *, jitter: float) -> Settlement:
     """Choose what becomes of the job; touches nothing. `jitter` is a draw from [0, 1)."""
     match outcome:
-        case Returned(result):
-            return Complete(result=result)
+        case Returned(result, replaced_by, omitted):
+            return Complete(result=result, replaced_by=replaced_by, omitted=omitted)
         case Raised(JobCancelledError() as error):
             # Escaped: a store refuses a lone surrogate, and the job would never be settled.
             return Cancel(reason=escaped(str(error)))

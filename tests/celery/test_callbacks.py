@@ -18,7 +18,7 @@ from oncelery import Oncelery, WebhookTargetError
 from oncelery.celery.callbacks import FIRST_LOOK, NOTIFY_TASK, WATCH_TASK
 from oncelery.celery.publishing import publish_again
 from oncelery.embedded.process import eventually
-from oncelery.job import Job, Query, State
+from oncelery.job import OWN_REASONS, Job, Query, State
 from oncelery.testing.failpoints import Failpoint, environment
 
 SETTINGS: dict[str, object] = {"oncelery_webhook_secrets": [SECRET, OLD_SECRET], "oncelery_allow_private": True}
@@ -59,6 +59,38 @@ def test_the_end_of_a_job_is_told_under_its_id_and_signed(telling: Hand, receive
     event = call.verified()
     assert event == call.verified(OLD_SECRET)
     assert (event["type"], event["data"]["id"], event["data"]["result"]) == ("job.completed", job.id, "paid")
+
+
+@pytest.mark.parametrize("kind", ["object", "large"])
+def test_a_result_that_was_not_kept_is_told_as_omitted(telling: Hand, receiver: Receiver, kind: str) -> None:
+    job = telling.tasks.returns.apply_async((telling.name(), kind), notify=receiver.url())
+
+    telling.deliver_all()
+
+    (call,) = receiver.calls
+    data = call.verified()["data"]
+    assert (data["state"], "result" in data) == ("completed", False)
+    assert data["result_omitted"] == telling.job(job).result_omitted
+
+
+def test_a_result_that_looks_like_a_mark_of_ours_is_told_as_it_is(telling: Hand, receiver: Receiver) -> None:
+    payload = {"oncelery_replaced_by": {"task": "joining"}}
+    telling.tasks.joining.apply_async((telling.name(), payload), notify=receiver.url())
+
+    telling.deliver_all()
+
+    assert receiver.calls[0].verified()["data"]["result"] == payload
+
+
+@pytest.mark.parametrize("reason", sorted(OWN_REASONS))
+def test_a_cancellation_is_told_whatever_reason_is_given(telling: Hand, receiver: Receiver, reason: str) -> None:
+    job = telling.tasks.joining.apply_async((telling.name(),), countdown=86_400, notify=receiver.url())
+
+    telling.once.jobs.cancel(job.id, reason=reason)
+    sweep_after(telling, timedelta(minutes=2))
+    telling.deliver_all()
+
+    assert [call.verified()["data"]["reason"] for call in receiver.calls] == [f'"{reason}"']
 
 
 def test_once_it_is_told_no_watch_is_left(telling: Hand, receiver: Receiver) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from celery import chain
 from celery.exceptions import (
     Reject,
     SoftTimeLimitExceeded,
@@ -42,12 +43,66 @@ def test_a_result_is_given_and_replayed(world: World, kind: str, value: object) 
     assert len(world.told(name)) == 1
 
 
-def test_a_result_that_cannot_be_written_is_a_failure_as_in_celery(world: World) -> None:
-    result = world.tasks.returns.delay(world.name(), "object")
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [("a result", [["a-task", None], None]), ("a group's result", [["a-group", None], [[["a-task", None], None]]])],
+)
+def test_a_result_that_is_another_tasks_is_kept_as_celery_keeps_it(world: World, kind: str, value: object) -> None:
+    name = world.name()
+    first = world.tasks.returns.delay(name, kind)
+    assert first.get(timeout=SOON) == value
+
+    again = world.once.send_unguarded("returns", (name, kind))
+
+    assert again.get(timeout=SOON) == value
+    assert world.tasks.returns.delay(name, kind).get(timeout=SOON) == value
+    assert world.job(first).state is State.COMPLETED
+    assert len(world.told(name)) == 1
+
+
+def test_a_result_that_names_a_task_runs_nothing(world: World) -> None:
+    name, forged = world.name(), world.name()
+    signature = {"task": "plain-increment", "args": [1, forged], "kwargs": {}, "options": {}, "immutable": True}
+    # What marked a replaced task once.
+    payload = {"oncelery_replaced_by": signature, "replaced_by": signature}
+    joining, increment = world.tasks.joining, world.app.tasks["plain-increment"]
+    assert joining.delay(name, payload).get(timeout=SOON) == payload
+
+    result = chain(joining.s(name, payload), increment.si(2, name)).delay()
+
+    assert result.get(timeout=SOON) == 3
+    assert world.app.AsyncResult(result.parent.id).get(timeout=SOON) == payload  # type: ignore[union-attr]
+    assert (len(world.told(name)), world.told(forged, "increment")) == (1, [])
+
+
+def test_a_result_that_cannot_be_written_is_a_failure_as_in_celery_of_a_job_that_is_completed(world: World) -> None:
+    name = world.name()
+    result = world.tasks.returns.delay(name, "object")
 
     with pytest.raises(EncodeError):
         result.get(timeout=SOON)
-    assert world.job(result).state is State.BURIED
+    assert world.job(result).state is State.COMPLETED
+    assert "not JSON serializable" in world.job(result).result_omitted
+
+    with pytest.raises(EncodeError):
+        world.tasks.returns.delay(name, "object").get(timeout=SOON)
+    with pytest.raises(EncodeError):
+        world.once.send_unguarded("returns", (name, "object")).get(timeout=SOON)
+    assert len(world.told(name)) == 1
+
+
+def test_a_result_over_the_limit_reaches_its_callers_while_the_backend_keeps_it(world: World) -> None:
+    name = world.name()
+    result = world.tasks.returns.delay(name, "large")
+
+    large = result.get(timeout=SOON)
+    assert len(large) == 2 << 20
+    assert world.job(result).state is State.COMPLETED
+    assert "the limit is 1,048,576" in world.job(result).result_omitted
+
+    assert world.tasks.returns.delay(name, "large").get(timeout=SOON) == large
+    assert world.once.send_unguarded("returns", (name, "large")).get(timeout=SOON) == large
+    assert len(world.told(name)) == 1
 
 
 def test_a_result_that_cannot_be_written_does_not_matter_where_it_is_ignored(world: World) -> None:

@@ -5,34 +5,73 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from celery import chain
+from celery import chain, chord, group
 from celery.backends.base import DisabledBackend
 from celery.exceptions import SoftTimeLimitExceeded
 from guarded.hand import Hand, Runner
 from kombu.exceptions import OperationalError
 
-from oncelery import StoreUnavailableError, TooLargeError, current_run
+from oncelery import ResultOmittedError, StoreUnavailableError, TooLargeError, current_run
 from oncelery.job import Cause, Reason, State
 
 # Results and errors
 
 
-def test_a_result_that_is_too_large_buries_the_job_instead_of_running_it_again(hand: Hand) -> None:
-    name = hand.name()
-    result = hand.tasks.returns.delay(name, "large")
-
-    assert hand.deliver().state == "FAILURE"
-
-    assert (hand.job(result).state, hand.job(result).reason) == (State.BURIED, Reason.FAILED)
-    assert "limit" in hand.job(result).error.message  # type: ignore[union-attr]
-
-
-def test_a_result_that_is_too_large_is_dropped_where_nobody_wants_it(hand: Hand) -> None:
-    result = hand.tasks.returns_unseen.delay(hand.name(), "large")
+@pytest.mark.parametrize("task", ["returns", "returns-unseen"])
+def test_a_result_that_is_too_large_is_not_kept_and_its_job_is_completed(hand: Hand, task: str) -> None:
+    result = hand.app.tasks[task].delay(hand.name(), "large")
 
     assert hand.deliver().state is None
 
-    assert hand.job(result).state is State.COMPLETED
+    job = hand.job(result)
+    assert (job.state, job.result, job.error) == (State.COMPLETED, b"", None)
+    assert job.result_omitted.startswith("the result has 2,097,154 bytes, the limit is 1,048,576")
+
+
+@pytest.mark.parametrize("kind", ["object", "large"])
+def test_a_duplicate_gets_none_for_a_result_that_nobody_has_and_the_log_says_so(
+    hand: Hand, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = hand.name()
+    result = hand.tasks.returns.delay(name, kind)
+    hand.deliver()
+    result.forget()
+
+    again = hand.tasks.returns.delay(name, kind)
+    sent = hand.once.send_unguarded("returns", (name, kind))
+
+    assert (again.id, again.get(timeout=1)) == (result.id, None)
+    assert (hand.deliver().state, sent.get(timeout=1)) == (None, None)
+    assert caplog.text.count(f"a duplicate of job {result.id} gets None: the result was not kept: ") == 2
+    assert len(hand.told(name)) == 1
+
+
+@pytest.mark.parametrize("follow", ["chain", "link", "chord", "group"])
+@pytest.mark.parametrize("immutable", [False, True], ids=["takes the result", "takes none"])
+def test_what_follows_is_never_called_with_none_for_a_result_that_nobody_has(
+    hand: Hand,
+    follow: str,
+    immutable: bool,  # noqa: FBT001
+) -> None:
+    name = hand.name()
+    hand.tasks.returns.delay(name, "large").forget()
+    hand.deliver()
+    hand.app.AsyncResult(hand.jobs()[0].id).forget()
+    first, next_one = hand.tasks.returns.s(name, "large"), hand.app.tasks["plain-increment"]
+    then = next_one.si(1, name) if immutable else next_one.s(name)
+
+    if follow == "link":
+        first.apply_async(link=then)
+    elif follow == "chord":
+        chord([first], then).delay()
+    else:
+        chain(first, group(then) if follow == "group" else then).delay()
+    replayed = hand.deliver()
+    hand.deliver_all()
+
+    assert isinstance(replayed.value, ResultOmittedError) is not immutable
+    assert [entry.payload for entry in hand.told(name, "increment")] == ([1] if immutable else [])
+    assert len(hand.told(name)) == 1
 
 
 @pytest.mark.parametrize("ignored", [True, False])
@@ -40,9 +79,11 @@ def test_a_call_may_say_itself_whether_its_result_is_wanted(hand: Hand, ignored:
     task = hand.tasks.returns if ignored else hand.tasks.returns_unseen
     result = task.apply_async((hand.name(), "object"), ignore_result=ignored)
 
-    hand.deliver()
+    # As in Celery: what cannot be stored is a failure where it is to be stored.
+    assert hand.deliver().state == (None if ignored else "FAILURE")
 
-    assert hand.job(result).state is (State.COMPLETED if ignored else State.BURIED)
+    assert hand.job(result).state is State.COMPLETED
+    assert "not JSON serializable" in hand.job(result).result_omitted
 
 
 def test_an_error_that_cannot_be_printed_ends_its_job(hand: Hand) -> None:
@@ -196,10 +237,13 @@ def test_a_task_is_not_run_again_because_its_result_cannot_be_written(hand: Hand
         return value
 
     result = returns.delay()
+    hand.deliver_all()
+    # Its key is not free.
+    again = returns.delay()
+    hand.deliver_all()
 
-    assert hand.deliver_all()[-1].state == "FAILURE"
     assert len(runs) == 1
-    assert hand.job(result).state is State.BURIED
+    assert (hand.job(result).state, again.id) == (State.COMPLETED, result.id)
 
 
 def test_a_result_that_cannot_be_written_does_not_matter_where_no_backend_would_keep_it(hand: Hand) -> None:

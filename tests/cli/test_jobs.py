@@ -100,7 +100,7 @@ def test_jobs_are_watched_until_ctrl_c(desk: Desk, monkeypatch: pytest.MonkeyPat
 def test_a_job_is_shown_with_its_arguments_and_its_result(desk: Desk) -> None:
     granted = desk.begin("a")
     queued = desk.json("show", "job-a")
-    desk.ledger.record(granted.lease, step=("reserve", b"1"))
+    desk.ledger.record(granted.lease, step=("caf\udce9.txt", b"1"))
     desk.ledger.settle(granted.lease, Complete(result=b'{"charged": 500}'))
 
     completed = desk.json("show", "job-a")
@@ -110,8 +110,22 @@ def test_a_job_is_shown_with_its_arguments_and_its_result(desk: Desk) -> None:
     assert (completed["state"], completed["result"]) == ("completed", {"charged": 500})
     assert '{"charged": 500}' in shown
     assert "worker-1" in shown
+    assert completed["steps"] == [r"caf\udce9.txt"]
+    assert r"caf\udce9.txt" in shown.replace("\\\\", "\\")
     assert re.search(r"^args +no longer kept", shown, re.MULTILINE)
     assert "no longer kept" not in desk.run("show", desk.bury("b")).stdout
+
+
+def test_a_job_whose_result_was_not_kept_is_shown_with_the_reason(desk: Desk) -> None:
+    desk.ledger.settle(
+        desk.begin("a").lease, Complete(result=b"", replaced_by=b"{}", omitted="the result is too large")
+    )
+
+    shown = desk.json("show", "job-a")
+
+    assert shown["result_omitted"] == "the result is too large"
+    assert not {"result", "replaced_by"} & shown.keys()
+    assert re.search(r"^result_omitted +the result is too large$", desk.run("show", "job-a").stdout, re.MULTILINE)
 
 
 def test_secrets_are_hidden_and_without_an_app_so_is_what_might_be_one(desk: Desk, app: Callable[..., Result]) -> None:

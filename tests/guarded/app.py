@@ -5,6 +5,7 @@ Each task tells the journal what it does under the name that it is given, which 
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from datetime import timedelta
@@ -13,6 +14,7 @@ from typing import Any
 
 from celery import Celery
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
+from celery.result import GroupResult
 from faults.journal import Journal
 from pydantic import BaseModel
 
@@ -300,6 +302,8 @@ def value_of(kind: str) -> Any:
         "nested": {"list": [1, 2.5, None, {"a": True}]},
         "object": object(),
         "large": "x" * (2 << 20),
+        "a result": app.AsyncResult("a-task"),
+        "a group's result": GroupResult("a-group", [app.AsyncResult("a-task")]),
     }
     return values[kind]
 
@@ -426,4 +430,5 @@ def pauses_between_steps(name: str, gate: str) -> list[str]:
         return step
 
     run = current_run()
-    return [run.step(step, take, step) for step in ("one", "two")]
+    # Named as os.listdir names a file whose name is not UTF-8.
+    return [run.step(os.fsdecode(f"{step} \xe9".encode("latin-1")), take, step) for step in ("one", "two")]

@@ -238,12 +238,17 @@ def test_a_result_an_error_and_finished_steps_are_shown(board: Dashboard, hand: 
     steps = hand.tasks.steps.delay(hand.name()).id
     hand.deliver_all()
     buried = bury(hand)
+    large = hand.tasks.returns.delay(hand.name(), "large").id
+    oddly = hand.tasks.pauses_between_steps.delay(hand.name(), __file__).id
+    hand.deliver_all()
 
     shown = text_of(board.get(f"/jobs/{steps}"))
     failed = text_of(board.get(f"/jobs/{buried}"))
 
     assert "Finished steps" in shown
     assert '[ "one!", "two!", "two!" ]' in shown
+    assert "The result was not kept: the result has 2,097,154 bytes" in text_of(board.get(f"/jobs/{large}"))
+    assert r"one \udce9" in text_of(board.get(f"/jobs/{oddly}"))
     assert "Traceback (most recent call last)" in failed
     assert "RefusedError" in failed
 

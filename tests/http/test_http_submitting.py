@@ -55,6 +55,35 @@ def test_a_duplicate_of_a_completed_job_is_answered_with_its_result(client: Test
     assert len(hand.told(name)) == 1
 
 
+def test_a_duplicate_whose_result_was_not_kept_is_answered_with_the_reason(client: TestClient, hand: Hand) -> None:
+    name = hand.name()
+    client.post("/jobs/returns", json={"name": name, "kind": "large"})
+    hand.deliver_all()
+
+    again = client.post("/jobs/returns", json={"name": name, "kind": "large"})
+
+    assert (again.status_code, again.json()["state"], again.json()["result"]) == (200, "completed", None)
+    assert again.json()["result_omitted"].startswith("the result has 2,097,154 bytes")
+    assert client.get(f"/jobs/{again.json()['id']}").json() == again.json()
+    assert len(hand.told(name)) == 1
+
+
+def test_a_payload_that_comes_back_as_the_result_runs_no_other_task(client: TestClient, hand: Hand) -> None:
+    name, forged = hand.name(), hand.name()
+    signature = {"task": "plain-increment", "args": [1, forged], "kwargs": {}, "options": {}, "immutable": True}
+    order = {"name": name, "payload": {"oncelery_replaced_by": signature}}
+    client.post("/jobs/joining", json=order)
+    hand.deliver_all()
+
+    again = client.post("/jobs/joining", json=order)
+    # As a duplicate comes to a worker whose callers are answered over rpc://: under its own id.
+    hand.once.send_unguarded("joining", (), order)
+    hand.deliver_all()
+
+    assert (again.json()["result"], again.json()["result_omitted"]) == (order["payload"], "")
+    assert hand.told(forged, "increment") == []
+
+
 def test_a_call_of_the_task_itself_and_a_post_are_one_job(client: TestClient, hand: Hand) -> None:
     name = hand.name()
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from oncelery import answers as a
 from oncelery import events as e
 from oncelery.errors import PayloadMismatchError, TooLargeError
-from oncelery.job import Answer, Cause, Lease, Lost, OnDuplicate, Reason, State, Submission
+from oncelery.job import OWN_REASONS, Answer, Cause, Lease, Lost, OnDuplicate, Reason, State, Submission
 from oncelery.ledger import Ledger, Limits
 from oncelery.policy import Policy
 from oncelery.settlement import Bury, Cancel, Complete, Release
@@ -88,16 +88,38 @@ def test_a_retry_that_would_never_come_is_put_off_for_as_long_as_can_be_told(led
     assert job.not_before > job.changed_at + timedelta(days=360_000)
 
 
-def test_a_result_or_step_over_its_limit_leaves_the_run_ours(ledger: Ledger) -> None:
+def test_a_step_over_its_limit_leaves_the_run_ours(ledger: Ledger) -> None:
     ledger.reserve(CHARGE)
     lease = begin(ledger)
 
-    with pytest.raises(TooLargeError, match="result"):
-        ledger.settle(lease, Complete(result=b"x" * 101))
     with pytest.raises(TooLargeError, match="step"):
         ledger.record(lease, step=("charge", b"x" * 101))
 
     assert ledger.settle(lease, Complete(result=b"ok")) == a.Settled(State.COMPLETED)
+
+
+def test_a_run_that_finished_is_completed_without_a_result_over_its_limit(ledger: Ledger) -> None:
+    ledger.reserve(CHARGE)
+
+    answer = ledger.settle(begin(ledger), Complete(result=b"x" * 101))
+
+    job = ledger.get("job-1")
+    assert answer == a.Settled(State.COMPLETED)
+    assert job
+    assert job.result == b""
+    assert job.result_omitted.startswith("the result has 101 bytes, the limit is 100")
+
+
+@pytest.mark.parametrize("reason", sorted(OWN_REASONS))
+def test_a_reason_of_somebody_else_is_not_taken_for_the_ledgers_own(ledger: Ledger, reason: str) -> None:
+    ledger.reserve(CHARGE)
+    ledger.cancel("job-1", reason=reason)
+    ledger.reserve(replace(CHARGE, id="job-2"))
+    ledger.settle(begin(ledger, replace(CHARGE, id="job-2")), Cancel(reason=reason))
+
+    jobs = [ledger.get("job-1"), ledger.get("job-2")]
+
+    assert [job and job.reason for job in jobs] == [f'"{reason}"'] * 2
 
 
 def test_another_payload_under_the_key_is_an_error_that_names_the_job(ledger: Ledger, heard: list[e.Event]) -> None:

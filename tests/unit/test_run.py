@@ -48,6 +48,14 @@ def test_progress_said_too_soon_to_be_written_stops_a_run_that_is_cancelled() ->
         run.progress(2, 3)
 
 
+def test_a_key_may_be_named_after_a_file_whose_name_is_not_utf_8() -> None:
+    run = begun(Ledger(MemoryStore()))
+
+    keys = {run.idempotency_key(name) for name in ("caf\udce9", "caf\\udce9", "caf")}
+
+    assert len(keys) == 3
+
+
 def begun(ledger: Ledger) -> Run:
     granted = ledger.begin(Submission(id="job-1", key="a" * 64, task="count", body=b"{}"), Policy())
     assert isinstance(granted, Granted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import traceback
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ from oncelery.celery.message import DIGEST, KEY, NOTIFY, SCOPE, Message, read_wr
 from oncelery.celery.publishing import job_id_of, queue_label
 from oncelery.celery.time_limits import exposed, held_back
 from oncelery.celery.times import delay_until
+from oncelery.codec import escaped
 from oncelery.errors import (
     ConfigurationError,
     JobCancelledError,
@@ -36,8 +38,13 @@ from oncelery.sql.transaction import EffectCommitted
 if TYPE_CHECKING:
     from oncelery.celery.task import IdempotentTask
 
-#: The result of a run that ended without a value: the task raised Ignore.
+_logger = logging.getLogger("oncelery")
+
+#: The result of a run without a value that is kept: the task raised Ignore, was replaced, or its value is omitted.
 NO_VALUE = b""
+
+#: How much is kept of the reason why a result is not, in characters.
+OMITTED_LENGTH = 500
 
 #: The result of a task that returns nothing, in JSON.
 NOTHING = b"null"
@@ -148,7 +155,7 @@ class TaskCall:
             return Postponed(delay, failure_of(retry.exc) if retry.exc else None, body)
         except Ignore as ignore:
             self.control = ignore
-            return Returned(run.replacement or NO_VALUE)
+            return Returned(NO_VALUE, replaced_by=run.replacement)
         except Reject as reject:
             self.control = reject
             self.policy = replace(self.policy, bury_on=(Reject,))
@@ -169,13 +176,16 @@ class TaskCall:
                 return Interrupted()
             return Raised(error, failure_of(error))
 
-    def _returned(self) -> Outcome:
+    def _returned(self) -> Returned:
+        """Write what the task returned. Its work is done, whether or not the ledger can keep that."""
         try:
-            return Returned(self.written(self.value))
-        except (EncodeError, TooLargeError) as error:
-            # The task has done its work, whatever else it is to be run again for.
-            self.policy = replace(self.policy, bury_on=(Exception,))
-            return Raised(error, failure_of(error))
+            return Returned(self._written(self.value))
+        except Exception as error:  # noqa: BLE001 - of whatever serialiser or backend: the effect must not be had twice
+            kind = "" if isinstance(error, TooLargeError) else f"{type(error).__name__}: "
+            omitted = escaped(f"{kind}{_text(error)}")[:OMITTED_LENGTH]
+            if self.task.keeps_result:
+                _logger.warning("the result of job %s is not kept: %s", self.submission.id, omitted)
+            return Returned(NO_VALUE, omitted=omitted)
 
     def _effected(self, run: Run, outcome: Outcome) -> Outcome:
         """Complete a job whose transaction is committed, whatever the task did after it; else run it again to see."""
@@ -222,24 +232,22 @@ class TaskCall:
         return exposed(self.task.granted_run, *self._args, **self._kwargs)
 
     def written(self, value: Any) -> bytes:
-        """Write a value with the serialiser of results."""
-        serializer = self.task.oncelery.result_serializer
-        if value is None and serializer == "json":
-            return NOTHING
+        """Write the result of a transaction, which is rolled back if that cannot be kept."""
         try:
-            return self._limited(write(value, serializer))
+            return self._written(value)
         except (EncodeError, TooLargeError):
             if self.task.keeps_result and not isinstance(self.task.backend, DisabledBackend):
                 raise
             # Nobody asks for it.
-            return write(None, serializer)
+            return self._written(None)
 
-    def _limited(self, result: bytes) -> bytes:
-        # Here rather than when it is settled: it is a failure of the task, which has been run.
-        most = self.task.oncelery.ledger.limits.result
-        if len(result) > most:
-            what = f"the result has {len(result):,} bytes, the limit is {most:,}"
-            raise TooLargeError(f"{what}: keep it elsewhere and return a reference")
+    def _written(self, value: Any) -> bytes:
+        """Write a value as Celery would, with the serialiser of results; raise if it cannot be kept."""
+        serializer = self.task.oncelery.result_serializer
+        if value is None and serializer == "json":
+            return NOTHING
+        result = write(self.task.backend.prepare_value(value), serializer)
+        self.task.oncelery.ledger.limit_result(result)
         return result
 
 

@@ -14,11 +14,11 @@ from datetime import timedelta
 from time import time
 from typing import TYPE_CHECKING, Any
 
-from oncelery.celery.message import JSON, REPLACED, typed
-from oncelery.celery.publishing import NOT_PUBLISHED, Publication
+from oncelery.celery.message import JSON, typed
+from oncelery.celery.publishing import Publication
 from oncelery.celery.task import IdempotentTask
 from oncelery.errors import DeliveryError, JobCancelledError, OnceleryError, WebhookTargetError
-from oncelery.job import Job, State
+from oncelery.job import NOT_PUBLISHED, Job, State
 from oncelery.ledger import Ledger
 from oncelery.policy import Backoff, Policy
 from oncelery.webhooks.event import ending_of, event_of
@@ -160,10 +160,5 @@ def _watch_id(job_id: str, url: str) -> str:
 
 def _json_result(job: Job) -> bytes | None:
     """Give a result that is JSON as it is; what is written in another way is nobody's to read here."""
-    if not job.result or typed(job.result)[0] != JSON or job.result.startswith(_REPLACED):
-        return None
-    return job.result
-
-
-#: How a result begins that is none: another task has taken the place of this one.
-_REPLACED = f'{{"{REPLACED}"'.encode()
+    content_type, _encoding, content = typed(job.result or b"")
+    return content if content_type == JSON else None

@@ -28,9 +28,6 @@ PARKED = "oncelery_parked"
 ASKED = "oncelery_asked"
 HEADERS = frozenset({KEY, DIGEST, SCOPE, NOTIFY, RESENT, PARKED, ASKED})
 
-#: What the result of a task says that was replaced by another one, beside the signature of that.
-REPLACED = "oncelery_replaced_by"
-
 #: The content type of most that is kept.
 JSON = "application/json"
 
@@ -93,10 +90,13 @@ class Message(Struct, frozen=True):
 
 
 def write(value: object, serializer: str) -> bytes:
-    """Write a value with one of Celery's serialisers; JSON as it is, any other behind its type."""
+    """Write a value with one of Celery's serialisers; JSON as it is, any other behind its type. Never empty."""
     content_type, encoding, text = dumps(value, serializer)
     written: bytes = str_to_bytes(text)
-    return written if content_type == JSON else f"\0{content_type}\n{encoding}\n".encode() + written
+    # No JSON is empty or begins with NUL; an app's own serialiser may say that it writes JSON, and not do so.
+    if (content_type, encoding) == (JSON, "utf-8") and written[:1] not in {b"", b"\0"}:
+        return written
+    return f"\0{content_type}\n{encoding}\n".encode() + written
 
 
 def writable(app: Celery, first: str, value: object) -> str:

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 from celery import Celery
 from celery.result import AsyncResult
-from celery.states import SUCCESS
-from kombu.exceptions import KombuError, OperationalError
+from kombu.exceptions import OperationalError
 from msgspec import Struct
 from msgspec.structs import replace
 
 from oncelery.answers import Cancelled, Existing, Reserved
 from oncelery.celery.gate import Gate, NotToBeSent
-from oncelery.celery.message import ASKED, DIGEST, HEADERS, KEY, NOTIFY, REPLACED, RESENT, SCOPE, Message, read_written
+from oncelery.celery.message import ASKED, DIGEST, HEADERS, KEY, NOTIFY, RESENT, SCOPE, Message
+from oncelery.celery.reading import outcome_of
 from oncelery.celery.times import delay_of, instant, whole
 from oncelery.errors import DuplicateTaskError, StoreUnavailableError
 from oncelery.failpoints import failpoint
-from oncelery.job import NO_TIME, Job, OnDuplicate, State, Submission
+from oncelery.job import NO_TIME, NOT_PUBLISHED, Job, OnDuplicate, State, Submission
 from oncelery.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from oncelery.celery.task import IdempotentTask
 
 _logger = logging.getLogger("oncelery")
-
-#: Why a job is cancelled whose caller was told, by an error, that it could not be published.
-NOT_PUBLISHED = "not published"
 
 #: How long a job that somebody is to be told of stays readable at least: its call-back may be long under way.
 TOLD_WITHIN = timedelta(days=2)
@@ -257,20 +254,8 @@ def existing(publication: Publication, job: Job) -> AsyncResult[Any]:
     result.ignored = ignored
     if not ignored:
         # The backend may have forgotten it; or never known it under this id, if it was another task's before.
-        result._cache = _outcome(task.app, job)  # noqa: SLF001 - what it would read from there, and then keep
+        result._cache = outcome_of(task, job)  # noqa: SLF001 - what it would read from there, and then keep
     return marked(result, job, existing=True)
-
-
-def _outcome(app: Celery, job: Job) -> dict[str, Any] | None:
-    """Give what a result backend would keep of a completed job; None if there is nothing that can be read."""
-    if not job.result:
-        return None
-    try:
-        value = read_written(app, job.result)
-    except KombuError:
-        return None
-    is_replaced = isinstance(value, dict) and REPLACED in value
-    return None if is_replaced else {"task_id": job.id, "status": SUCCESS, "result": value}
 
 
 def _not_sent(publication: Publication, job: Job, error: Exception) -> AsyncResult[Any]:

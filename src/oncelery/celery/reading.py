@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery import Celery
+from celery.states import READY_STATES, SUCCESS
+from kombu.exceptions import KombuError
 
-from oncelery.celery.message import REPLACED, read
+from oncelery.celery.message import read, read_written
+from oncelery.job import Job
 from oncelery.operations.jobs import CODE, Call
 from oncelery.operations.redaction import HIDDEN, Redaction
+
+if TYPE_CHECKING:
+    from oncelery.celery.task import IdempotentTask
+
+_logger = logging.getLogger("oncelery")
 
 
 class Reading:
@@ -37,11 +46,44 @@ class Reading:
         return Call((*given, *self._redact(args[len(given) :])), self._redact(kwargs))
 
     def result(self, result: bytes) -> Any:
-        """Read what a task returned; nothing, if another one took its place."""
-        value = self._read(result)
-        return None if isinstance(value, dict) and REPLACED in value else value
+        """Read what a task returned."""
+        return self._read(result)
 
     def _read(self, written: bytes) -> Any:
         conf = self._app.conf
         accept = {*conf.accept_content, *(conf.result_accept_content or ())}
         return read(written, accept=accept - CODE)
+
+
+def outcome_of(task: IdempotentTask, job: Job) -> dict[str, Any] | None:
+    """Return what a result backend would keep of a completed job; None if that can only be asked for there."""
+    value = None
+    if job.result_omitted:
+        if kept_of(task, job.id).get("status") in READY_STATES:
+            return None
+        warn_omitted(job)
+    elif not job.result:
+        return None
+    else:
+        try:
+            value = read_written(task.app, job.result)
+        except KombuError:
+            return None
+    return {"task_id": job.id, "status": SUCCESS, "result": value}
+
+
+def kept_of(task: IdempotentTask, task_id: str) -> Mapping[str, Any]:
+    """Give what the result backend keeps of a message's end; nothing if there is none, or if it cannot be asked."""
+    if task.oncelery.answers_its_callers:
+        # They alone may ask, and each but once.
+        return {}
+    try:
+        kept: Mapping[str, Any] = task.backend.get_task_meta(task_id)
+    except Exception:  # noqa: BLE001 - of whatever kind: there is no backend, or it is away
+        return {}
+    return kept
+
+
+def warn_omitted(job: Job) -> None:
+    """Log that a duplicate gets None in place of a result that was not kept."""
+    _logger.warning("a duplicate of job %s gets None: the result was not kept: %s", job.id, job.result_omitted)

@@ -10,9 +10,10 @@ from celery.exceptions import Ignore
 from celery.states import FAILURE, SUCCESS
 
 from oncelery.celery.call import failure_of, read_result
-from oncelery.celery.message import ASKED, REPLACED
-from oncelery.celery.publishing import name_links
-from oncelery.errors import JobBuriedError, OutcomeUnknownError
+from oncelery.celery.message import ASKED, read
+from oncelery.celery.publishing import name_links, parts_of
+from oncelery.celery.reading import kept_of, warn_omitted
+from oncelery.errors import JobBuriedError, OutcomeUnknownError, ResultOmittedError
 from oncelery.job import Job, Reason, State
 
 if TYPE_CHECKING:
@@ -41,14 +42,12 @@ def replay(task: IdempotentTask, job: Job, own_id: str) -> Any:
     """Return or raise what the job has ended with, for Celery's tracer to go on as it did or would have done then."""
     name_links(task.request)
     if job.state is State.COMPLETED:
-        value = read_result(task, job)
-        replaced_by = value.get(REPLACED) if isinstance(value, dict) else None
-        if replaced_by is None:
-            return value
+        if job.replaced_by is None:
+            return _omitted(task, job) if job.result_omitted else read_result(task, job)
         if job.id == own_id:
             # It goes on under this very id.
             raise Ignore
-        return Task.replace(task, task.app.signature(replaced_by))
+        return Task.replace(task, task.app.signature(read(job.replaced_by, accept=task.app.conf.accept_content)))
     if job.id == own_id and job.error:
         kept = kept_of(task, task.request.id)
         if kept.get("status") == FAILURE and failure_of(kept["result"]).type == job.error.type:
@@ -60,13 +59,29 @@ def replay(task: IdempotentTask, job: Job, own_id: str) -> Any:
     raise kind(f"job {job.id} is a dead letter ({job.reason}){cause}; {remedy}", key=job.key, job_id=job.id)
 
 
-def kept_of(task: IdempotentTask, task_id: str) -> Mapping[str, Any]:
-    """Give what the result backend keeps of a message's end; nothing if there is none, or if it cannot be asked."""
-    if task.oncelery.answers_its_callers:
-        # They alone may ask, and each but once.
-        return {}
-    try:
-        kept: Mapping[str, Any] = task.backend.get_task_meta(task_id)
-    except Exception:  # noqa: BLE001 - of whatever kind: there is no backend, or it is away
-        return {}
-    return kept
+def _omitted(task: IdempotentTask, job: Job) -> Any:
+    """Return or raise what the result backend has of a job whose result the ledger could not keep; else None.
+
+    Raises:
+        ResultOmittedError: nobody has it, and the next task would be called with it.
+    """
+    kept = kept_of(task, job.id)
+    if kept.get("status") == SUCCESS:
+        return kept["result"]
+    if kept.get("status") == FAILURE:
+        raise kept["result"]
+    request = task.request
+    following = [*(request.chain or ())[-1:], *(request.callbacks or ()), *filter(None, [request.chord])]
+    if any(map(_takes_result, following)):
+        what = f"job {job.id} is done, but its result was not kept: {job.result_omitted}"
+        raise ResultOmittedError(what, key=job.key, job_id=job.id, state=job.state)
+    warn_omitted(job)
+    return None
+
+
+def _takes_result(signature: Mapping[str, Any]) -> bool:
+    """Whether a signature is called with the result of what goes before it."""
+    parts = [part for field, _, part in parts_of(signature) if field != "body"]
+    if signature.get("subtask_type") == "chain":
+        parts = parts[:1]
+    return any(map(_takes_result, parts)) if parts else not signature.get("immutable")

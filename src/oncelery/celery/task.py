@@ -17,7 +17,7 @@ from oncelery.answers import Buried, Busy, Cancelled, Finished, Later
 from oncelery.celery.call import TaskCall
 from oncelery.celery.declaring import check
 from oncelery.celery.gate import GATE, Gate
-from oncelery.celery.message import PARKED, REPLACED, writable, write
+from oncelery.celery.message import PARKED, writable, write
 from oncelery.celery.publishing import (
     Publication,
     marked,
@@ -232,7 +232,7 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
         run = run_under_way()
         if run and not self.request.called_directly:
             sig = set_apart(self, run, sig)
-            run.replacement = write({REPLACED: sig}, self.serializer)
+            run.replacement = write(sig, self.serializer)
             if len(run.replacement) > (most := self.oncelery.ledger.limits.result):
                 # Before it is published: a run that cannot be recorded is run again.
                 what = f"what replaces the task has {len(run.replacement):,} bytes, the limit is {most:,}"

@@ -13,6 +13,7 @@ import click
 import msgspec
 from msgspec.structs import replace
 
+from oncelery.codec import escaped
 from oncelery.errors import ConfigurationError, OnceleryError
 from oncelery.job import Failure, Job, Page
 from oncelery.operations.jobs import Jobs
@@ -177,10 +178,12 @@ def error_of(failure: Failure | None) -> str:
 
 def fields_of(job: Job, jobs: Jobs) -> dict[str, Any]:
     """Give all that the ledger knows of a job, in words that JSON has; of its call and result what may be shown."""
-    told: dict[str, Any] = msgspec.to_builtins(replace(job, body=None, result=None, steps={}), enc_hook=dict)
+    told: dict[str, Any] = msgspec.to_builtins(
+        replace(job, body=None, result=None, replaced_by=None, steps={}), enc_hook=dict
+    )
     if call := jobs.call(job):
         told |= {"args": list(call.args), "kwargs": call.kwargs}
-    told |= {"result": jobs.result(job), "steps": sorted(job.steps)}
+    told |= {"result": jobs.result(job), "steps": sorted(map(escaped, job.steps))}
     return {name: value for name, value in told.items() if value not in (None, "", [], {})}
 
 

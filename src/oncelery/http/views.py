@@ -68,6 +68,8 @@ class JobView(JobSummary):
     """One job, with what its task returned."""
 
     result: Any
+    #: Why the result was not kept; empty if it was.
+    result_omitted: str
 
 
 class AttemptView(TypedDict):
@@ -193,7 +195,11 @@ def summary_of(job: Job) -> View:
 
 def view_of(job: Job, result: object) -> View:
     """Show a job, and what its task returned: a JobView."""
-    return {**summary_of(job), "result": None if result is None else plain(result)}
+    return {
+        **summary_of(job),
+        "result": None if result is None else plain(result),
+        "result_omitted": job.result_omitted,
+    }
 
 
 def dead_letter_of(job: Job, call: Call | None) -> View:

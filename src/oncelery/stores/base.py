@@ -110,7 +110,8 @@ class Store(Protocol):
     def settle(self, lease: Lease, settlement: Settlement) -> SettleAnswer:
         """End our run; Fenced if it is not ours. The last holder asking again gets its answer again.
 
-        Complete: the result is kept byte for byte; the body goes. Bury and Cancel: the error or reason is kept.
+        Complete: the result is kept byte for byte, and what replaced the task or why its result is omitted in fields
+        beside it; the body goes. Bury and Cancel: the error or reason is kept.
         Release: to `past` and queued again, not before its delay, with another body if one is given (it reaches the
         worker in `Granted.body`); a handback gives its attempt back; a crash is counted in `crashes`. If a cancel is
         requested, the job is Cancelled instead, with the request's reason.
@@ -120,7 +121,10 @@ class Store(Protocol):
     def record(
         self, lease: Lease, *, progress: Progress | None = None, step: tuple[str, bytes] | None = None
     ) -> RecordAnswer:
-        """Write progress, or a finished step (the first value of a name stays), under our lease."""
+        """Write progress, or a finished step (the first value of a name stays), under our lease.
+
+        A step's name may be any string, also one with lone surrogates, and comes back as it is.
+        """
 
     def cancel(self, job_id: str, *, reason: str, force: bool = False) -> CancelAnswer:
         """End a queued job, or ask a running one to end; `force` ends that too, superseding its run.

@@ -6,7 +6,7 @@ import msgspec
 
 from oncelery.job import Job, State
 
-#: How many bytes a call-back has at most; one whose result takes more says so, and the receiver asks for it.
+#: How many bytes the result in a webhook has at most; one with a larger result says so, and the receiver asks for it.
 MOST_BYTES = 256 << 10
 
 
@@ -16,7 +16,7 @@ def ending_of(state: State, fence: int) -> str:
 
 
 def event_of(job: Job, result: bytes | None) -> bytes:
-    """Write the event of a finished job, with its result if that is JSON of a bearable size."""
+    """Write the event of a finished job, with its result if that was kept and is JSON of a bearable size."""
     about: dict[str, object] = {
         "id": job.id,
         "task": job.task,
@@ -31,9 +31,14 @@ def event_of(job: Job, result: bytes | None) -> bytes:
     if job.error:
         # Not its traceback: that is for those who run the service.
         about["error"] = {"type": job.error.type, "message": job.error.message}
-    if result:
-        fits = len(result) <= MOST_BYTES
-        about |= {"result": msgspec.Raw(result)} if fits else {"result_omitted": True}
+    if job.result_omitted:
+        about["result_omitted"] = job.result_omitted
+    elif result and len(result) > MOST_BYTES:
+        about["result_omitted"] = (
+            f"the result has {len(result):,} bytes, a webhook takes {MOST_BYTES:,}: read it with GET /jobs/{job.id}"
+        )
+    elif result:
+        about["result"] = msgspec.Raw(result)
     return msgspec.json.encode(
         {"type": f"job.{job.state}", "timestamp": job.settled_at or job.changed_at, "data": about}
     )

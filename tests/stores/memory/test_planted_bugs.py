@@ -14,8 +14,9 @@ import pytest
 from msgspec.structs import replace
 
 from oncelery import answers as a
+from oncelery.codec import escaped
 from oncelery.job import EPOCH, Job, Lease, State, Submission
-from oncelery.settlement import Settlement
+from oncelery.settlement import Complete, Settlement
 from oncelery.stores import open_store
 from oncelery.stores.memory import store as store_module
 from oncelery.stores.memory.entry import Entry
@@ -306,6 +307,28 @@ def a_revival_keeps_the_crashes(original: Original, entry: Entry, now: datetime,
 def a_dead_letter_loses_its_body(original: Original, entry: Entry, *args: Any) -> None:
     original(entry, *args)
     entry.job = replace(entry.job, body=None)
+
+
+@bug(Entry, "complete")
+def what_replaced_the_task_is_forgotten(original: Original, entry: Entry, now: datetime, how: Complete) -> None:
+    original(entry, now, replace(how, replaced_by=None))
+
+
+@bug(Entry, "complete")
+def why_the_result_is_omitted_is_forgotten(original: Original, entry: Entry, now: datetime, how: Complete) -> None:
+    original(entry, now, replace(how, omitted=""))
+
+
+@bug(Entry, "complete")
+def what_replaced_the_task_is_its_result(original: Original, entry: Entry, now: datetime, how: Complete) -> None:
+    original(entry, now, replace(how, result=how.replaced_by or how.result))
+
+
+@bug(Entry, "record")
+def a_step_is_kept_under_the_escape_of_its_name(
+    original: Original, entry: Entry, progress: object, step: tuple[str, bytes] | None
+) -> None:
+    original(entry, progress, (escaped(step[0]), step[1]) if step else None)
 
 
 @bug(Entry, "record")

@@ -68,6 +68,12 @@ BUGS = {
         "",
         "nobody_to_record",
     ),
+    "what stands beside a result is lost": (
+        "settle.sql",
+        ", p_replaced_by => p_replaced_by, p_omitted => p_omitted",
+        "",
+        "stands_beside",
+    ),
     "a step's last value stays": (
         "record.sql",
         "ON CONFLICT DO NOTHING",

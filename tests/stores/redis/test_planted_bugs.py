@@ -72,6 +72,18 @@ BUGS = {
         "",
         "nobody_to_record",
     ),
+    "what stands beside a result takes the common way, and is lost": (
+        "settle.lua",
+        "ARGV[6] ~= '' and not ARGV[7]",
+        "ARGV[6] ~= ''",
+        "kept_beside_its_result",
+    ),
+    "what stands beside a result does not reach the stream": (
+        "parts/changes.lua",
+        "replaced_by = job.replaced_by, result_omitted = job.result_omitted,",
+        "",
+        "stands_beside",
+    ),
     "a step's last value stays": (
         "record.lua",
         "call('HSETNX', name, 'step:' .. step, value)",

@@ -48,5 +48,12 @@ def test_a_failed_job_is_told_with_its_error_but_without_the_traceback() -> None
 def test_a_result_that_is_too_large_is_left_out_and_said_to_be() -> None:
     event = json.loads(event_of(COMPLETED, b'"' + b"a" * MOST_BYTES + b'"'))
 
-    assert event["data"]["result_omitted"] is True
+    assert event["data"]["result_omitted"].endswith("read it with GET /jobs/j-1")
+    assert "result" not in event["data"]
+
+
+def test_a_result_that_was_not_kept_is_said_to_be_omitted_and_why() -> None:
+    event = json.loads(event_of(replace(COMPLETED, result=b"", result_omitted="too large"), b""))
+
+    assert event["data"]["result_omitted"] == "too large"
     assert "result" not in event["data"]

@@ -13,7 +13,7 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Any, Final
 
-from oncelery.codec import decode
+from oncelery.codec import decode, escaped
 from oncelery.http.auth import Caller
 from oncelery.http.dashboard.desk import Desk, ElsewhereError, Shown
 from oncelery.http.dashboard.figures import OUTCOMES, TaskFigures, by_hour, by_task, ranked
@@ -126,7 +126,7 @@ def job(desk: Desk, caller: Caller, asked: Asked) -> Shown:
             "policy": desk.policy(found.task),
             "call": desk.named(found, call) if call else None,
             "result": None if result is None else desk.hidden(result),
-            "steps": {name: desk.hidden(decode(value, object)) for name, value in found.steps.items()},
+            "steps": {escaped(name): desk.hidden(decode(value, object)) for name, value in found.steps.items()},
             "runs": runs_of(found, desk.lease(found.task)),
             "story": story_of(found, duplicates),
             "duplicates": duplicates,

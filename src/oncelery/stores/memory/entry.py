@@ -218,9 +218,16 @@ class Entry:
         self.job = replace(self.job, fence=max(self.job.fence, fence))
         self.queue(now, NO_TIME)
 
-    def complete(self, now: datetime, result: bytes) -> None:
+    def complete(self, now: datetime, settlement: Complete) -> None:
         """Running to completed."""
-        self.job = replace(self.job, result=result, error=None, retained_until=now + self.retention)
+        self.job = replace(
+            self.job,
+            result=settlement.result,
+            replaced_by=settlement.replaced_by,
+            result_omitted=settlement.omitted,
+            error=None,
+            retained_until=now + self.retention,
+        )
         self._end(now, State.COMPLETED)
 
     def bury(self, now: datetime, reason: Reason, error: Failure | None = None) -> None:

@@ -208,7 +208,7 @@ class MemoryStore:
     def _settle(self, now: datetime, entry: Entry, settlement: Settlement) -> None:
         match settlement:
             case Complete():
-                entry.complete(now, settlement.result)
+                entry.complete(now, settlement)
             case Bury():
                 entry.bury(now, settlement.reason, settlement.error)
             case Cancel():

@@ -196,13 +196,15 @@ END $$;
 -- A superseded run is left no claim to what ended its job. Only a dead letter keeps its body, for a revival.
 CREATE OR REPLACE FUNCTION finish(
   p_id text, p_state text, p_now timestamptz,
-  p_reason text = '', p_error json = NULL, p_result bytea = NULL, p_superseded boolean = false
+  p_reason text = '', p_error json = NULL, p_result bytea = NULL, p_replaced_by bytea = NULL, p_omitted text = '',
+  p_superseded boolean = false
 ) RETURNS jobs LANGUAGE plpgsql AS $$
 DECLARE
   job jobs;
 BEGIN
   UPDATE jobs SET
-    state = p_state, changed_at = p_now, settled_at = p_now, reason = p_reason, result = p_result,
+    state = p_state, changed_at = p_now, settled_at = p_now, reason = p_reason,
+    result = p_result, replaced_by = p_replaced_by, result_omitted = p_omitted,
     error = CASE WHEN p_state <> 'completed' THEN coalesce(p_error, error) END,
     retained_until = CASE WHEN p_state = 'completed' THEN p_now + retention END,
     expires_at = CASE WHEN p_state <> 'buried' THEN p_now + history END,

@@ -24,7 +24,7 @@ _FIELDS = (
     *("id", "key", "task", "scope", "queue", "caller", "digest", "body"),
     *("created_at", "changed_at", "not_before", "begun_at", "settled_at", "retained_until"),
     *("holder", "worker", "fence", "lease_until", "attempt", "crashes"),
-    *("cancel_requested", "behind", "reason", "result", "duplicates"),
+    *("cancel_requested", "behind", "reason", "result", "replaced_by", "result_omitted", "duplicates"),
 )
 
 #: What a statement selects of a job. Most jobs have neither past nor steps; nothing is looked up for them.
@@ -93,16 +93,16 @@ def tally_of(row: Row) -> Tally:
 
 
 def ending_of(settlement: Settlement) -> tuple[object, ...]:
-    """Name a settlement, then its result, reason, error, cause, delay and body."""
+    """Name a settlement, then its result, replacement and omission, its reason, error, cause, delay and body."""
     match settlement:
-        case Complete(result=result):
-            return ("complete", result, None, None, None, None, None)
+        case Complete(result=result, replaced_by=replaced_by, omitted=omitted):
+            return ("complete", result, replaced_by, omitted, None, None, None, None, None)
         case Bury(reason=reason, error=error):
-            return ("bury", None, reason, json_of(error), None, None, None)
+            return ("bury", None, None, None, reason, json_of(error), None, None, None)
         case Cancel(reason=reason):
-            return ("cancel", None, reason, None, None, None, None)
+            return ("cancel", None, None, None, reason, None, None, None, None)
         case Release(cause=cause, delay=delay, error=error, body=body):
-            return ("release", None, None, json_of(error), cause, delay, body)
+            return ("release", None, None, None, None, json_of(error), cause, delay, body)
         case _:
             assert_never(settlement)
 

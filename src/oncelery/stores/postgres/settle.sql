@@ -3,7 +3,8 @@
 -- out: one row: the answer's name, the job's state, the id of the job that may begin next
 CREATE OR REPLACE FUNCTION settle(
   p_id text, p_key text, p_holder text, p_fence bigint, p_safe boolean,
-  p_settlement text, p_result bytea, p_reason text, p_error json, p_cause text, p_delay interval, p_body bytea,
+  p_settlement text, p_result bytea, p_replaced_by bytea, p_omitted text,
+  p_reason text, p_error json, p_cause text, p_delay interval, p_body bytea,
   p_now timestamptz,
   OUT answer text, OUT state text, OUT next_id text
 ) LANGUAGE plpgsql SET search_path FROM CURRENT SET enable_seqscan = off SET lock_timeout = '5s' AS $$
@@ -33,7 +34,9 @@ BEGIN
   ELSE
     CASE p_settlement
       WHEN 'complete' THEN
-        job := finish(p_id, 'completed', now, p_result => p_result);
+        job := finish(
+          p_id, 'completed', now, p_result => p_result, p_replaced_by => p_replaced_by, p_omitted => p_omitted
+        );
       WHEN 'bury' THEN
         job := finish(p_id, 'buried', now, p_reason, p_error);
       WHEN 'cancel' THEN

@@ -96,6 +96,8 @@ def read_job(flat: Iterable[Value]) -> Job:
         reason=fields.text(b"reason"),
         error=_failure(fields.octets(b"error")),
         result=fields.octets(b"result"),
+        replaced_by=fields.octets(b"replaced_by"),
+        result_omitted=fields.text(b"result_omitted"),
         progress=_progress(fields.octets(b"progress")),
         steps=read_steps(part for pair in fields.items() if pair[0].startswith(STEP) for part in pair),
         duplicates=fields.number(b"duplicates"),
@@ -143,7 +145,9 @@ def read_tally(told: Sequence[Any]) -> Tally:
 
 def read_steps(flat: Iterable[Value]) -> Mapping[str, bytes]:
     """Read finished steps from their fields and values."""
-    return MappingProxyType({name.removeprefix(STEP).decode(): bytes(value) for name, value in _pairs(flat)})
+    return MappingProxyType(
+        {name.removeprefix(STEP).decode(errors="surrogatepass"): bytes(value) for name, value in _pairs(flat)}
+    )
 
 
 def _pairs(flat: Iterable[Any]) -> Iterable[tuple[bytes, Any]]:

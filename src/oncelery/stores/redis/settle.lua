@@ -1,6 +1,7 @@
 -- settle: running -> completed | queued (release) | buried | cancelled
 -- in: now, 2 id, 3 fence, 4 holder, 5 complete | release | bury | cancel, and then of
---     complete: 6 result    release: 6 cause, 7 delay, 8 error, 9 body (missing: as before)
+--     complete: 6 result, 7 replaced_by, 8 omitted ('' = none; both missing: none)
+--     release: 6 cause, 7 delay, 8 error, 9 body (missing: as before)
 --     bury: 6 reason, 7 error    cancel: 6 reason
 -- out: completed: and nothing else follows | settled, the state, the trailing job that may begin now
 --      | fenced, the state, '' if it is not known
@@ -10,7 +11,7 @@
 local id, fence, holder, settlement = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
 -- The common case: a first run that went well, and nothing else has happened to its job.
-if settlement == 'complete' and ARGV[6] ~= '' then
+if settlement == 'complete' and ARGV[6] ~= '' and not ARGV[7] then
   local fields = call('HMGET', ns .. 'job:' .. id, 'plain', 'state', 'fence', 'holder', 'key', 'kind',
     'created_at', 'worker', 'caller')
   if fields[1] and fields[2] == RUNNING and fields[3] == fence and fields[4] == holder then
@@ -42,6 +43,7 @@ if not owned then
   end
 elseif settlement == 'complete' then
   job.result, job.error = ARGV[6], nil
+  job.replaced_by, job.result_omitted = present(ARGV[7] or ''), present(ARGV[8] or '')
   finish(job, COMPLETED)
 elseif settlement == 'bury' then
   bury(job, ARGV[6], present(ARGV[7]))

@@ -138,7 +138,7 @@ class RedisStore:
     def record(
         self, lease: Lease, *, progress: Progress | None = None, step: tuple[str, bytes] | None = None
     ) -> a.RecordAnswer:
-        inputs = [self._now(), *_claim(lease), encode(progress) if progress else b"", *(step or ())]
+        inputs = [self._now(), *_claim(lease), encode(progress) if progress else b"", *_step(step)]
         # Progress is worth no wait.
         safe = step is not None and lease.durability is Durability.SAFE
         name, told = self._server.run("record", inputs, safe=safe)
@@ -247,10 +247,16 @@ def _claim(lease: Lease) -> tuple[Word, ...]:
     return pack_id(lease.job_id), lease.fence, pack_holder(lease.holder)
 
 
+def _step(step: tuple[str, bytes] | None) -> tuple[Word, ...]:
+    # By its exact name, which may have lone surrogates: a step that is not found again is done again.
+    return (step[0].encode(errors="surrogatepass"), step[1]) if step else ()
+
+
 def _terms(settlement: Settlement) -> tuple[Word, ...]:
     match settlement:
         case Complete():
-            return b"complete", settlement.result
+            beside = (settlement.replaced_by or b"", settlement.omitted)
+            return b"complete", settlement.result, *(beside if any(beside) else ())
         case Release():
             body = () if settlement.body is None else (settlement.body,)
             return "release", settlement.cause, microseconds(settlement.delay), _error(settlement.error), *body

@@ -67,7 +67,12 @@ claims = st.tuples(
     st.sampled_from([{}, {}, {}, {"holder": "h1"}, {"holder": "h2"}, {"fence": -1}, {"fence": 1}]),
 )
 settlements: st.SearchStrategy[Settlement] = st.one_of(
-    st.builds(Complete, result=st.sampled_from([b"", b"result"])),
+    st.builds(
+        Complete,
+        result=st.sampled_from([b"", b"result"]),
+        replaced_by=st.sampled_from([None, b"another"]),
+        omitted=st.sampled_from(["", "too large"]),
+    ),
     st.builds(
         Release,
         cause=st.sampled_from(Cause),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from oncelery.answers import Existing, Settled
+from oncelery.answers import Existing, Finished, Settled
 from oncelery.job import Cause, Failure, OnDuplicate, Progress, Query, Reason, State
-from oncelery.settlement import Bury
+from oncelery.settlement import Bury, Complete
 from oncelery.stores.base import PUBLISH_GRACE, Store
 from oncelery.testing.clock import FakeClock
 from oncelery.testing.conformance.acts import (
@@ -15,6 +15,7 @@ from oncelery.testing.conformance.acts import (
     KEY,
     OTHER,
     accepted,
+    begin,
     buried,
     complete,
     completed,
@@ -69,6 +70,43 @@ class Payloads(Fixtures):
 
         assert isinstance(answer, Existing)
         assert answer.job.result == value == seen(store).result
+        assert (answer.job.replaced_by, answer.job.result_omitted) == (None, "")
+
+    @odd_bytes
+    def test_what_replaced_a_task_is_kept_beside_its_result(self, store: Store, value: bytes) -> None:
+        replaced_by = value or b"another task"
+
+        store.settle(running(store), Complete(result=value, replaced_by=replaced_by))
+
+        reserved, begun = reserve(store, OTHER), begin(store, work("third"))
+        assert isinstance(reserved, Existing)
+        assert isinstance(begun, Finished)
+        for job in (reserved.job, begun.job, seen(store), store.last(KEY)):
+            assert job
+            assert (job.result, job.replaced_by, job.result_omitted) == (value, replaced_by, "")
+
+    @odd_texts
+    def test_why_a_result_is_not_kept_stands_beside_it(self, store: Store, text: str) -> None:
+        store.settle(running(store), Complete(result=b"", omitted=text))
+
+        reserved, begun = reserve(store, OTHER), begin(store, work("third"))
+        assert isinstance(reserved, Existing)
+        assert isinstance(begun, Finished)
+        for job in (reserved.job, begun.job, seen(store), store.last(KEY)):
+            assert job
+            assert (job.result, job.replaced_by, job.result_omitted) == (b"", None, text)
+        assert [job.result_omitted for job in store.find(Query()).items] == [text]
+
+    def test_what_stands_beside_a_result_is_kept_of_a_job_to_which_much_has_happened(self, store: Store) -> None:
+        lease = running(store, work(scope="acme", digest="1"))
+        store.record(lease, step=("paid", b"yes"), progress=Progress(done=1))
+        release(store, lease, Cause.RETRY)
+
+        store.settle(running(store, holder="second"), Complete(result=b"", replaced_by=b"another", omitted="too large"))
+
+        job = seen(store)
+        assert (job.result, job.replaced_by, job.result_omitted) == (b"", b"another", "too large")
+        assert (job.scope, dict(job.steps), job.attempt) == ("acme", {"paid": b"yes"}, 2)
 
     @odd_bytes
     def test_a_body_comes_back_byte_for_byte(self, store: Store, clock: FakeClock, value: bytes) -> None:
@@ -184,12 +222,17 @@ class Payloads(Fixtures):
 
     def test_steps_with_odd_names_do_not_meet(self, store: Store) -> None:
         lease = running(store)
-        names = ["", "0", "1", "a.b", "a", "result", "state", "fence", "{}", "ä", "a\nb"]
-        for name in names:
-            store.record(lease, step=(name, name.encode()))
+        names = ["", "0", "1", "a.b", "a", "result", "state", "fence", "{}", "ä", "a\nb", "a\0b"]
+        # As os.listdir names a file whose name is not UTF-8; and two names that are its escape, or look like it.
+        names += ["caf\udce9", "caf\\udce9", "caf\\\\udce9", "caf\ufffd", "caf\ud83d", "caf"]
+        steps = {name: repr(name).encode() for name in names}
+        for name, value in steps.items():
+            store.record(lease, step=(name, value))
 
-        assert dict(seen(store).steps) == {name: name.encode() for name in names}
+        assert dict(seen(store).steps) == dict(granted(store).steps) == steps
         assert seen(store).fence == lease.fence
+        complete(store, lease)
+        assert dict(seen(store).steps) == steps
 
     @pytest.mark.parametrize("done", [0, 0.1, 1 / 3, 1e-9, 2**53, 12345.678])
     def test_numbers_of_progress_are_exact(self, store: Store, done: float) -> None:

@@ -51,12 +51,16 @@ CREATE TABLE jobs (
   trail_id text COLLATE "C" NOT NULL DEFAULT '',
   reason text COLLATE "C" NOT NULL DEFAULT '',
   cancel_reason text COLLATE "C" NOT NULL DEFAULT '',
+  -- Why a completed job has no result.
+  result_omitted text COLLATE "C" NOT NULL DEFAULT '',
   -- json, not jsonb: an error's message may hold the NUL character, which jsonb refuses.
   error json,
   progress json,
   past json[] NOT NULL DEFAULT '{}',
   body bytea,
-  result bytea
+  result bytea,
+  -- What took the place of a completed task.
+  replaced_by bytea
 ) WITH (
   -- Room on each page for renew and record, which touch no indexed column and so leave the indexes alone.
   fillfactor = 90,

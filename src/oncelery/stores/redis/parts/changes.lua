@@ -164,6 +164,7 @@ function seldom(job)
     trail_id = job.trail_id, reason = job.reason, error = job.error, progress = job.progress,
     settled_at = job.settled_at, attempt = job.attempt ~= '1' and job.attempt or nil,
     fence = job.fence ~= job.begun_at and job.fence or nil,
+    replaced_by = job.replaced_by, result_omitted = job.result_omitted,
   }
   for field, value in pairs(job) do
     if field:sub(1, 5) == 'step:' then
