@@ -135,6 +135,8 @@ class Submission(Struct, frozen=True, kw_only=True):
     body: bytes | None = None
     #: Digest of the payload, where the caller chose the key; empty where the key itself covers the payload.
     digest: str = ""
+    #: What a task id was sent after, where it is part of a canvas: the same id after something else is another call.
+    follows: str = ""
     scope: str = ""
     queue: str = "celery"
     caller: str = ""
@@ -157,6 +159,7 @@ class Submission(Struct, frozen=True, kw_only=True):
             queue=self.queue,
             caller=self.caller,
             digest=self.digest,
+            follows=self.follows,
             body=self.body,
             created_at=now,
             changed_at=now,
@@ -222,6 +225,7 @@ class Job(Struct, frozen=True, kw_only=True):
     queue: str = "celery"
     caller: str = ""
     digest: str = ""
+    follows: str = ""
     #: Kept while the job may be published again (queued, running, buried), then dropped.
     body: bytes | None = None
 
