@@ -37,6 +37,10 @@ class PayloadMismatchError(OnceleryError):
     """Same idempotency key, different payload. Use a new key, or name the fields that count with `key=`."""
 
 
+class IdTakenError(PayloadMismatchError):
+    """The task id is that of another call. Send this call under another `task_id`."""
+
+
 class LeaseLostError(OnceleryError):
     """Another run has taken this job over. Stop: nothing this run does is recorded any more."""
 

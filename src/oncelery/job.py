@@ -148,6 +148,10 @@ class Submission(Struct, frozen=True, kw_only=True):
     #: What its scope may have. Not for a job without a scope.
     quota: Quota | None = None
 
+    def is_another_call(self, job: Job) -> bool:
+        """Whether that job has this id, but was sent after something else."""
+        return job.id == self.id and self.follows not in ("", job.follows)
+
     def accepted(self, now: datetime, *, fence: int = 0, behind: str = "") -> Job:
         """Give the job that this becomes; it starts from the fence its key had last."""
         return Job(

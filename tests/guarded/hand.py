@@ -19,6 +19,7 @@ from kombu.serialization import prepare_accept_content
 
 from guarded.world import World
 from oncelery.answers import Granted
+from oncelery.errors import StoreUnavailableError
 from oncelery.job import Job, Lease, Progress, Submission
 from oncelery.ledger import Ledger
 from oncelery.settlement import Complete
@@ -97,6 +98,16 @@ class Hand(World):
         finally:
             amqp.send_task_message = send
 
+    @contextmanager
+    def ledger_down(self) -> Iterator[None]:
+        """Let no verb through."""
+        ledger, store = self.once.ledger, self.once.ledger.store
+        vars(ledger)["store"] = Away()
+        try:
+            yield
+        finally:
+            ledger.store = store
+
     def _deliveries(self) -> Iterator[Delivered]:
         with self.app.connection_for_read() as connection:
             queue = connection.SimpleQueue(self.queue)
@@ -124,6 +135,16 @@ class Hand(World):
         ended = Context().run(trace, headers["id"], args, kwargs, request)
         state, value = (ended.info.state, ended.info.retval) if ended.info else (None, ended.retval)
         return Delivered(headers["id"], task.name, headers, state, value)
+
+
+class Away:
+    """A store that does not answer."""
+
+    def __getattr__(self, verb: str) -> Any:
+        def refuse(*_: object, **__: object) -> None:
+            raise StoreUnavailableError(f"no answer to {verb}")
+
+        return refuse
 
 
 class Runner:

@@ -11,7 +11,7 @@ from celery.states import FAILURE, SUCCESS
 
 from oncelery.celery.call import failure_of, read_result
 from oncelery.celery.message import ASKED, REPLACED
-from oncelery.celery.publishing import name_links
+from oncelery.celery.successors import name_links
 from oncelery.errors import JobBuriedError, OutcomeUnknownError
 from oncelery.job import Job, Reason, State
 
@@ -39,7 +39,7 @@ def is_told_elsewhere(task: IdempotentTask, job: Job) -> bool:
 
 def replay(task: IdempotentTask, job: Job, own_id: str) -> Any:
     """Return or raise what the job has ended with, for Celery's tracer to go on as it did or would have done then."""
-    name_links(task.request)
+    name_links(task.request, own_id)
     if job.state is State.COMPLETED:
         value = read_result(task, job)
         replaced_by = value.get(REPLACED) if isinstance(value, dict) else None

@@ -16,9 +16,9 @@ from celery.worker.state import task_ready
 
 from oncelery.answers import Buried, Busy, Cancelled, Finished, ReceivedAnswer, Settled
 from oncelery.celery.call import failure_of
-from oncelery.celery.message import RESENT
+from oncelery.celery.message import JOB, RESENT, job_id_in, job_id_of
 from oncelery.celery.opening import about_to_open, died, fail_buried, open_watched
-from oncelery.celery.publishing import job_id_of, publish_again
+from oncelery.celery.publishing import publish_again
 from oncelery.errors import OnceleryError
 from oncelery.job import DISCARDED, Cause, Reason, State
 from oncelery.settlement import Raised, Release, decide
@@ -42,7 +42,7 @@ class GuardedRequest(Request):  # type: ignore[misc] # untyped in the stubs
 
     @property
     def _job_id(self) -> str:
-        return job_id_of(self.task, self.id, self.replaced_task_nesting)
+        return self._request_dict.get(JOB) or job_id_of(self.task, self.id, self.replaced_task_nesting)
 
     def on_accepted(self, pid: Any, time_accepted: float) -> None:
         """Tell who opens a message that has come before; what it holds may be the death of all this worker."""
@@ -176,7 +176,7 @@ def _is_disposed_of(task: Any, message: Any) -> bool:
     So if its job was buried as "never started", or discarded, or if somebody is opening another copy.
     """
     task_id = message.headers["id"]
-    job_id = job_id_of(task, task_id, message.headers.get("replaced_task_nesting"))
+    job_id = job_id_in(message.headers, task)
 
     def read() -> None:
         # What cannot be read is for Celery to refuse; what can, it need not read again.

@@ -17,17 +17,17 @@ from oncelery.answers import Buried, Busy, Cancelled, Finished, Later
 from oncelery.celery.call import TaskCall
 from oncelery.celery.declaring import check
 from oncelery.celery.gate import GATE, Gate
-from oncelery.celery.message import PARKED, REPLACED, writable, write
+from oncelery.celery.message import JOB, PARKED, REPLACED, writable, write
 from oncelery.celery.publishing import (
     Publication,
     marked,
-    name_links,
     publish_again,
     publish_once,
     publish_or_leave,
 )
 from oncelery.celery.replacing import set_apart
 from oncelery.celery.replaying import is_told_elsewhere, replay
+from oncelery.celery.successors import fail_successor, is_successor, name_links
 from oncelery.celery.time_limits import held_back
 from oncelery.celery.times import delay_of, whole
 from oncelery.celery.within import publish_within
@@ -42,7 +42,7 @@ from oncelery.execution import Committed, Ended, Superseded, execute
 from oncelery.fingerprint import Identity
 from oncelery.job import Job, State
 from oncelery.policy import Policy
-from oncelery.run import run_under_way
+from oncelery.run import insist, run_under_way
 from oncelery.settlement import Postponed, Raised, Release
 
 if TYPE_CHECKING:
@@ -51,6 +51,9 @@ if TYPE_CHECKING:
     from celery.result import AsyncResult
 
     from oncelery.celery.extension import Oncelery
+
+#: What may come of a delivery.
+Execution = Ended | Committed | Superseded | Finished | Buried | Busy | Later | Cancelled
 
 #: Where a call is made in no transaction; None would be one that is not there.
 NOWHERE: Any = object()
@@ -170,24 +173,27 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
         options |= {"producer": producer, "link": link, "link_error": link_error, "shadow": shadow}
         if not self.guarded:
             return super().apply_async(args, kwargs, task_id=task_id, **options)
+        ours = {"idempotency_key": idempotency_key, "scope": scope, "notify": notify, "caller": caller}
+        promised, task_id = task_id is not None, str(task_id) if task_id else uuid()
         # The task's own options too, for they are part of the message that is kept.
         options = {name: own for name, own in self._get_exec_options().items() if own is not None} | options
+        try:
+            publication = self._publication(args, kwargs, task_id=task_id, options=options, promised=promised, **ours)
+            if options.get("retries"):
+                return self._send_retry(publication)
+            return publish_once(publication) if within is NOWHERE else publish_within(publication, within)
+        except Exception as error:
+            if is_successor(options):
+                return fail_successor(self, task_id, (args, kwargs), options, error)
+            raise
+
+    def _publication(self, args: Any, kwargs: Any, *, options: dict[str, Any], notify: str, **ours: Any) -> Publication:
         args, kwargs = self._plain(args, kwargs, options)
-        publication = Publication(
-            task=self,
-            args=args,
-            kwargs=kwargs,
-            task_id=str(task_id) if task_id else uuid(),
-            options=options,
-            idempotency_key=idempotency_key,
-            scope=scope,
-            notify=self._notify(notify),
-            caller=caller,
-            promised=task_id is not None,
+        # A retry goes on with the job of the message that it is a retry of.
+        apart = (options.get("headers") or {}).get(JOB, "") if options.get("retries") else ""
+        return Publication(
+            task=self, args=args, kwargs=kwargs, options=options, notify=self._notify(notify), apart=apart, **ours
         )
-        if options.get("retries"):
-            return self._send_retry(publication)
-        return publish_once(publication) if within is NOWHERE else publish_within(publication, within)
 
     def _notify(self, asked: str) -> str:
         url = asked or self.policy.notify
@@ -255,7 +261,7 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
         ended = None
         try:
             with held_back(message="" if call.eager else request.id):
-                ended = execute(self.oncelery.ledger, self.oncelery.heartbeat, call)
+                ended = self._execute(call)
                 return self._answer(call, ended)
         except StoreUnavailableError as error:
             if isinstance(ended, Ended) and isinstance(ended.outcome, Raised) and ended.outcome.error is error:
@@ -265,15 +271,24 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
             # Not acknowledged: only the ledger knows what is recorded, and answers whoever gets the message next.
             raise Reject(error, requeue=True) from error
 
+    def _execute(self, call: TaskCall) -> Execution:
+        once = self.oncelery
+        known = insist(once.ledger.get, call.submission.id) if call.unsure else None
+        if known and call.submission.is_another_call(known):
+            call.set_apart()
+        ended = execute(once.ledger, once.heartbeat, call)
+        if isinstance(ended, Finished | Busy) and call.submission.is_another_call(ended.job):
+            call.set_apart()
+            ended = execute(once.ledger, once.heartbeat, call)
+        return ended
+
     @property
     def granted_run(self) -> Callable[..., Any]:
         """What runs the task when it is ours to run: by way of the app's own class where that has a way, as Flask's."""
         # Celery's own takes it for a call from code, with a request of its own.
         return self.run if self.called_by_celery else super().__call__
 
-    def _answer(
-        self, call: TaskCall, ended: Ended | Committed | Superseded | Finished | Buried | Busy | Later | Cancelled
-    ) -> Any:
+    def _answer(self, call: TaskCall, ended: Execution) -> Any:
         match ended:
             case Ended():
                 return self._conclude(call, ended)
@@ -312,13 +327,13 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
             case Raised(error), Release(delay=delay):
                 raise self._again(run.job_id, error, delay)
             case Raised(error), _:
-                name_links(call.request)
+                name_links(call.request, run.job_id)
                 if isinstance(error, SystemExit | KeyboardInterrupt):
                     # It would end a process in which others run, and the job is settled.
                     raise JobBuriedError(f"the task tried to end its process: {error!r}", job_id=run.job_id) from error
                 raise error
         if ended.answer.state is State.COMPLETED:
-            name_links(call.request)
+            name_links(call.request, run.job_id)
         return call.value
 
     def _call_back(self, call: TaskCall, job_id: str, state: State, fence: int) -> None:

@@ -310,7 +310,8 @@ class Remembering(Fixtures):
         store.cancel("cancelled", reason="not wanted")
         granted(store, work("unseen", "key 4", follows="f4", body=b"body"))
 
-        assert [seen(store, each).follows for each in (JOB, "letter", "cancelled", "unseen")] == ["f1", "f2", "f3", "f4"]
+        jobs = [seen(store, each) for each in (JOB, "letter", "cancelled", "unseen")]
+        assert [job.follows for job in jobs] == ["f1", "f2", "f3", "f4"]
 
     def test_a_job_is_readable_for_its_retention_at_least(self, store: Store, clock: FakeClock) -> None:
         completed(store, work(retention=HOUR * 2, history=HOUR))
