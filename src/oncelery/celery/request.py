@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from billiard.einfo import ExceptionWithTraceback
 from celery.exceptions import TimeLimitExceeded, WorkerLostError
+from celery.utils.imports import symbol_by_name
 from celery.worker import strategy
 from celery.worker.request import Request
 from celery.worker.state import task_ready
@@ -143,8 +144,20 @@ class GuardedRequest(Request):  # type: ignore[misc] # untyped in the stubs
         return job is None or job.state is State.CANCELLED
 
 
+def request_class_of(kind: type[Any]) -> type[Request]:
+    """Give the class of a task's requests: ours, on top of the one that the app's own classes name."""
+    from oncelery.celery.task import IdempotentTask  # noqa: PLC0415 - it names this module
+
+    named = (vars(each)["Request"] for each in kind.__mro__ if each is not IdempotentTask and "Request" in vars(each))
+    own: type[Request] = symbol_by_name(next(named, Request))
+    if issubclass(own, GuardedRequest):
+        return own
+    return GuardedRequest if own is Request else type(own.__name__, (GuardedRequest, own), {})
+
+
 def guarded_strategy(task: Any, app: Any, consumer: Any, **options: Any) -> Any:
     """Celery's strategy, but the ledger is told before a message that has come before is opened."""
+    task.Request = request_class_of(type(task))
     receive = strategy.default(task, app, consumer, **options)
 
     def receive_guarded(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any, **more: Any) -> Any:
