@@ -24,6 +24,7 @@ from oncelery.job import Job, Lease, Progress, Submission
 from oncelery.ledger import Ledger
 from oncelery.settlement import Complete
 from oncelery.stores.memory import MemoryStore
+from oncelery.telemetry.logging import log
 from oncelery.testing.clock import FakeClock
 
 #: More messages than any test sends.
@@ -61,6 +62,10 @@ class Hand(World):
         self.clock = FakeClock()
         self.store = MemoryStore(clock=self.clock)
         self.once.__dict__["ledger"] = Ledger(self.store)
+
+    def watch(self) -> None:
+        """Log what happens in the ledger, as an app does."""
+        self.once.ledger.events.subscribe(log)
 
     def deliver(self) -> Delivered:
         """Take the next message and run its task, whatever its ETA."""

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from oncelery.answers import Cancelled, Existing, Reserved
 from oncelery.celery.gate import Gate, NotToBeSent
+from oncelery.celery.identifying import identify
 from oncelery.celery.message import (
     ASKED,
     DIGEST,
@@ -64,6 +65,8 @@ class Publication(Struct, frozen=True, kw_only=True):
     task_id: str
     options: dict[str, Any]
     idempotency_key: str | None = None
+    #: What is to be done if the work is there.
+    chosen: OnDuplicate = OnDuplicate.JOIN
     #: For whom the call is made, where that is known from elsewhere than its arguments.
     scope: str = ""
     #: Who submits, in the audit; empty: this app.
@@ -106,10 +109,9 @@ class Publication(Struct, frozen=True, kw_only=True):
     @property
     def on_duplicate(self) -> OnDuplicate:
         """What is done if the work is there; a canvas neither fails for it, nor is its message any other job's."""
-        chosen = self.task.policy.on_duplicate
-        if chosen in (OnDuplicate.JOIN, OnDuplicate.REPLACE):
-            return chosen
-        return OnDuplicate.JOIN if self.in_canvas else chosen
+        if self.in_canvas and self.chosen is not OnDuplicate.REPLACE:
+            return OnDuplicate.JOIN
+        return self.chosen
 
     def answered_by(self, job: Job) -> bool:
         """Whether the caller can be given that job in place of one of its own."""
@@ -147,10 +149,10 @@ class Publication(Struct, frozen=True, kw_only=True):
         """Give the call as it is to be sent, with its key in its headers and its way known; and its submission."""
         once = self.task.oncelery
         policy = self.task.policy
-        found = self.task.identity.of(
+        found = identify(
+            self.task,
             self.args,
             self.kwargs,
-            namespace=once.namespace,
             idempotency_key=self.idempotency_key,
             task_id=self.apart or self.task_id,
             scope=self.scope,
@@ -223,8 +225,7 @@ def publish_once(publication: Publication) -> AsyncResult[Any]:
     except NotToBeSent as stop:
         answer = stop.answer
     except IdTakenError:
-        # Celery 5.7 keeps the id of a chain's last task in the chain, which may be sent again. Asked for once: its own
-        # id is taken by nobody else.
+        # Celery 5.7 keeps the id of a chain's last task in the chain object, which may be sent again.
         return publish_once(publication.set_apart())
     except StoreUnavailableError as error:
         if not publication.options.get("parent_id"):
@@ -317,9 +318,8 @@ def _not_sent(publication: Publication, job: Job, error: Exception) -> AsyncResu
     if task.app.conf.task_always_eager:
         # It is the task's own, and its job is settled.
         raise error
-    if isinstance(error, OperationalError) and (
-        once.settings.on_broker_down == "accept" or is_successor(publication.options)
-    ):
+    kept = once.settings.on_broker_down == "accept" or is_successor(publication.options)
+    if kept and isinstance(error, OperationalError):
         _logger.warning("job %s is accepted, but the broker did not take it; the sweeper will: %s", job.id, error)
         return marked(task.AsyncResult(publication.task_id), job, published=False)
     # The caller sees the error, so nobody may find the job later and run it; unless others were told that it will.

@@ -15,7 +15,7 @@ from kombu.exceptions import OperationalError
 
 from oncelery.answers import Buried, Busy, Cancelled, Finished, Later
 from oncelery.celery.call import TaskCall
-from oncelery.celery.declaring import check
+from oncelery.celery.declaring import check, refuse_in_call
 from oncelery.celery.gate import GATE, Gate
 from oncelery.celery.message import JOB, PARKED, REPLACED, writable, write
 from oncelery.celery.publishing import (
@@ -102,7 +102,7 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
 
     def forget_defaults(self) -> None:
         """Read the app's defaults anew: it has got another extension."""
-        for name in ("oncelery", "policy", "identity"):
+        for name in ("oncelery", "policy", "identity", "sent_unguarded"):
             self.__dict__.pop(name, None)
 
     @cached_property
@@ -137,17 +137,24 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
         return not (self.ignore_result if said is None else said)
 
     @cached_property
+    def sent_unguarded(self) -> bool:
+        """Whether its calls are published as those of plain tasks: Celery's own, and those of another app."""
+        return not self.guarded or self.oncelery.merely_knows(self)
+
+    # Looked up each time: a test may patch Celery's class.
+
+    @property
     def sent_by_celery(self) -> bool:
         """Whether the app's own task class leaves `apply_async` alone.
 
         One that does not may do anything in it, and is to do so for new jobs only: the ledger must answer before.
         """
-        return super().apply_async.__func__ is Task.apply_async
+        return getattr(super().apply_async, "__func__", None) is Task.apply_async
 
-    @cached_property
+    @property
     def called_by_celery(self) -> bool:
         """Whether no code of the app's own surrounds a run."""
-        return super().__call__.__func__ is Task.__call__
+        return getattr(super().__call__, "__func__", None) is Task.__call__
 
     #: Whether it is told that a run has started; set in place of Celery's `track_started`.
     tells_of_starts = False
@@ -168,12 +175,14 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
         scope: str = "",
         notify: str = "",
         caller: str = "",
+        on_duplicate: str = "",
         **options: Any,
     ) -> AsyncResult[Any]:
         options |= {"producer": producer, "link": link, "link_error": link_error, "shadow": shadow}
-        if not self.guarded:
+        if self.sent_unguarded:
             return super().apply_async(args, kwargs, task_id=task_id, **options)
         ours = {"idempotency_key": idempotency_key, "scope": scope, "notify": notify, "caller": caller}
+        ours["on_duplicate"] = on_duplicate
         promised, task_id = task_id is not None, str(task_id) if task_id else uuid()
         # The task's own options too, for they are part of the message that is kept.
         options = {name: own for name, own in self._get_exec_options().items() if own is not None} | options
@@ -187,12 +196,21 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
                 return fail_successor(self, task_id, (args, kwargs), options, error)
             raise
 
-    def _publication(self, args: Any, kwargs: Any, *, options: dict[str, Any], notify: str, **ours: Any) -> Publication:
-        args, kwargs = self._plain(args, kwargs, options)
-        # A retry goes on with the job of the message that it is a retry of.
-        apart = (options.get("headers") or {}).get(JOB, "") if options.get("retries") else ""
+    def _publication(
+        self, args: Any, kwargs: Any, *, options: dict[str, Any], notify: str, on_duplicate: str, **ours: Any
+    ) -> Publication:
+        refuse_in_call(self.name, options)
+        args, kwargs = self.plain(args, kwargs, options)
         return Publication(
-            task=self, args=args, kwargs=kwargs, options=options, notify=self._notify(notify), apart=apart, **ours
+            task=self,
+            args=args,
+            kwargs=kwargs,
+            options=options,
+            notify=self._notify(notify),
+            chosen=Policy.of(on_duplicate=on_duplicate).on_duplicate if on_duplicate else self.policy.on_duplicate,
+            # A retry goes on with the job of the message that it is a retry of.
+            apart=(options.get("headers") or {}).get(JOB, "") if options.get("retries") else "",
+            **ours,
         )
 
     def _notify(self, asked: str) -> str:
@@ -214,7 +232,8 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
             gate.go_on()
         return super().apply(*args, **options)
 
-    def _plain(self, args: Any, kwargs: Any, options: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    def plain(self, args: Any, kwargs: Any, options: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        """Return the arguments of a call as they are sent."""
         # Celery 5.6 and older leave it to the caller to dump models.
         dump = getattr(self, "_dump_pydantic_arguments", None)
         if dump is not None and options.get("serializer") != "pickle":
