@@ -76,8 +76,12 @@ class Oncelery:
         #: Made here, before any child is forked, so that all of them see it.
         self.board = Board()
         earlier: Oncelery | None = getattr(app, "oncelery", None)
-        #: What the app itself had in the place of Celery's methods that we take.
-        self._before: Mapping[str, Any] = earlier._before if earlier else dict(vars(app))  # noqa: SLF001 - one of us
+        #: What the app itself had in the place of the methods that we replace.
+        self._before: Mapping[str, Any] = (
+            earlier._before  # noqa: SLF001 - one of us
+            if earlier
+            else {name: vars(app)[name] for name in ("send_task", "producer_or_acquire") if name in vars(app)}
+        )
         app.send_task = self._send_task
         app.producer_or_acquire = self._producer_or_acquire
         app.oncelery = self
