@@ -32,9 +32,18 @@ class OnceleryError(Exception):
 class DuplicateTaskError(OnceleryError):
     """The same work is queued or running already. Follow that job by its `job_id`, or use `on_duplicate="join"`."""
 
+    @property
+    def task_id(self) -> str | None:
+        """The id of that job, by the name it has in Celery."""
+        return self.job_id
+
 
 class PayloadMismatchError(OnceleryError):
     """Same idempotency key, different payload. Use a new key, or name the fields that count with `key=`."""
+
+
+class IdTakenError(PayloadMismatchError):
+    """The task id is that of another call. Send this call under another `task_id`."""
 
 
 class LeaseLostError(OnceleryError):

@@ -102,6 +102,7 @@ class Identity:
         task_id: str | None = None,
         idempotency_key: str | None = None,
         scope: str = "",
+        unbound: bool = False,
     ) -> Fingerprint:
         """Return what a call is known by: the caller's `idempotency_key`, or else what `key` chooses of the call.
 
@@ -113,6 +114,7 @@ class Identity:
             idempotency_key: The key that the caller chose.
             scope: For whom the call is made, as whoever lets callers in knows it: the tenant of a task whose own
                 `scope` names none, and who the tenant must be of one that names some.
+            unbound: The task cannot be called like this: all that was given counts, whatever `key` and `scope` say.
 
         Raises:
             TypeError: the task cannot be called like this.
@@ -120,8 +122,8 @@ class Identity:
             ScopeError: the arguments name another tenant.
         """
         args, kwargs = args or (), kwargs or {}
-        arguments = self._signature.bind(args, kwargs)
-        own = self._scope_of(arguments)
+        arguments = {**kwargs, "*": list(args)} if unbound else self._signature.bind(args, kwargs)
+        own = "" if unbound else self._scope_of(arguments)
         if own and scope and own != scope:
             raise ScopeError(f"task {self.task_name!r}: its arguments name {own!r}, but the caller is {scope!r}.")
         scope = own or scope
@@ -132,10 +134,19 @@ class Identity:
             # Nothing of the arguments counts: nothing in them can be refused, and a retry may change them.
             kind, identity, digest = "task", self._given("task_id", task_id), _NOTHING
         else:
-            digest = _digest(self.task_name, self._not_empty(self._counted(arguments, args, kwargs)))
+            counted = arguments if unbound else self._not_empty(self._counted(arguments, args, kwargs))
+            digest = _digest(self.task_name, counted)
             kind, identity = "arguments", digest
         key = _key(task_name=self.task_name, kind=kind, identity=identity, namespace=namespace, scope=scope)
         return Fingerprint(key=key, digest=digest, scope=scope)
+
+    def fits(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Whether the task can be called like this."""
+        try:
+            self._signature.bind(args, kwargs)
+        except TypeError:
+            return False
+        return True
 
     def _payload_digest(self, arguments: dict[str, Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """Return what two calls under one given key are compared by: all that is not to be ignored."""
@@ -201,7 +212,10 @@ class Identity:
         if callable(self._key) and self._ignore:
             raise self._signature.wrong("`ignore=` has no effect on a callable `key=`: leave it out there")
         if self._key == ():
-            raise self._signature.wrong("`key=` names nothing: leave it away if all arguments count")
+            raise self._signature.wrong(
+                "`key=` names nothing: leave it out if all arguments count; "
+                "if none does, and all calls are the same work, write key=lambda *args, **kwargs: 'one'"
+            )
         if self._signature.names and self._signature.names <= {path[0] for path in self._ignore if len(path) == 1}:
             raise self._signature.wrong("`ignore=` names every argument, so that all calls would be one")
         chosen = self._key if isinstance(self._key, tuple) else ()

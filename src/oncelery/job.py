@@ -137,6 +137,8 @@ class Submission(Struct, frozen=True, kw_only=True):
     body: bytes | None = None
     #: Digest of the payload, where the caller chose the key; empty where the key itself covers the payload.
     digest: str = ""
+    #: What a task id was sent after, where it is part of a canvas: the same id after something else is another call.
+    follows: str = ""
     scope: str = ""
     queue: str = "celery"
     caller: str = ""
@@ -147,6 +149,10 @@ class Submission(Struct, frozen=True, kw_only=True):
     durability: Durability = Durability.FAST
     #: What its scope may have. Not for a job without a scope.
     quota: Quota | None = None
+
+    def is_another_call(self, job: Job) -> bool:
+        """Whether that job has this id, but was sent after something else."""
+        return job.id == self.id and self.follows not in ("", job.follows)
 
     def accepted(self, now: datetime, *, fence: int = 0, behind: str = "") -> Job:
         """Give the job that this becomes; it starts from the fence its key had last."""
@@ -159,6 +165,7 @@ class Submission(Struct, frozen=True, kw_only=True):
             queue=self.queue,
             caller=self.caller,
             digest=self.digest,
+            follows=self.follows,
             body=self.body,
             created_at=now,
             changed_at=now,
@@ -224,6 +231,7 @@ class Job(Struct, frozen=True, kw_only=True):
     queue: str = "celery"
     caller: str = ""
     digest: str = ""
+    follows: str = ""
     #: Kept while the job may be published again (queued, running, buried), then dropped.
     body: bytes | None = None
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from oncelery import answers as a
 from oncelery import events as e
-from oncelery.errors import LimitReachedError, PayloadMismatchError, TooLargeError
+from oncelery.errors import IdTakenError, LimitReachedError, PayloadMismatchError, TooLargeError
 from oncelery.job import (
     LONGEST,
     NO_TIME,
@@ -86,6 +86,8 @@ class Ledger:
     def _reserved(
         self, submission: Submission, on_duplicate: OnDuplicate, started: float, answer: a.ReserveAnswer
     ) -> a.Reserved | a.Existing:
+        if not isinstance(answer, a.Full) and submission.is_another_call(answer.job):
+            raise IdTakenError(key=answer.job.key, job_id=submission.id, state=answer.job.state)
         match answer:
             case a.Reserved(job):
                 self._emit(e.JobAccepted, job, started)

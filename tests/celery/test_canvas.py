@@ -149,6 +149,18 @@ def test_a_chain_sent_twice_takes_effect_once_and_both_have_the_result(world: Wo
     assert len(canvas.told()) == 3
 
 
+def test_one_chain_object_sent_several_times_does_what_it_does_with_plain_tasks(world: World) -> None:
+    plain, guarded = Canvas(world, "plain"), Canvas(world, "guarded")
+
+    for canvas in (plain, guarded):
+        drawn = chain(canvas.inc(), canvas.inc())
+        for x in (10, 20, 30):
+            drawn.apply_async((x,))
+
+    assert eventually(lambda: len(plain.told()) == len(guarded.told()) == 6, SOON), guarded.told()
+    assert guarded.told() == plain.told()
+
+
 def test_a_chord_sent_twice_takes_effect_once_and_both_have_the_result(world: World) -> None:
     canvas = Canvas(world, "guarded")
 

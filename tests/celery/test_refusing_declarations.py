@@ -109,6 +109,37 @@ def test_an_option_that_looks_like_one_of_ours_is_refused_where_it_is_written(
         once.task(**{written: 1})
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("unique_on", "key="),
+        ("lock_expiry", "lease="),
+        ("graceful", "on_duplicate="),
+        ("raise_on_duplicate", "on_duplicate="),
+        ("unlock_before_run", "on_duplicate="),
+        ("timeout", "lease="),
+        ("ttl", "retention="),
+        ("LOCK_TTL_SECONDS", "lease="),
+        ("COMPLETION_TTL_SECONDS", "retention="),
+    ],
+)
+def test_an_option_of_another_library_is_refused_with_the_name_it_has_here(app: Celery, old: str, new: str) -> None:
+    once: Any = Oncelery(app)
+    with pytest.raises(ConfigurationError, match=rf"{old}.*{new}"):
+        once.task(**{old: 1})
+
+    class Old(IdempotentTask):
+        abstract = True
+
+    setattr(Old, old, 1)
+
+    @app.task(base=Old, name="old")
+    def task() -> None: ...
+
+    with pytest.raises(ConfigurationError, match=rf"'old'.*{old}.*{new}"):
+        app.finalize()
+
+
 def test_what_celery_knows_and_attributes_of_your_own_are_left_to_celery(app: Celery) -> None:
     class Keyed(IdempotentTask):
         abstract = True

@@ -293,3 +293,13 @@ def test_a_lease_is_renewed_for_as_long_as_its_task_runs(world: World) -> None:
     gate.open()
 
     assert result.get(timeout=SOON)["attempt"] == 1
+
+
+def test_a_request_class_of_the_apps_own_sees_each_delivery(world: World) -> None:
+    name = world.name()
+
+    result = world.tasks.announced.delay(name, "done")
+
+    assert result.get(timeout=SOON) == "done"
+    assert world.hears(name, "accepted")
+    assert world.job(result).state == "completed"

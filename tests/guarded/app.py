@@ -12,9 +12,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from celery import Celery
+from celery import Celery, Task
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 from celery.result import GroupResult
+from celery.worker.request import Request
 from faults.journal import Journal
 from pydantic import BaseModel
 
@@ -94,6 +95,28 @@ excluding = once.task(name="excluding", key="name", retention=0)(work)
 notifying = once.task(name="notifying", key=TASK_ID)(work)
 scoped = once.task(name="scoped", key="payload", scope="name")(work)
 expiring = once.task(name="expiring", key="name", expires=3600)(work)
+
+
+# A task class of the app's own, with Celery's own way to watch requests
+
+
+class Announced(Request):
+    """A delivery that says when a child has taken it."""
+
+    def on_accepted(self, pid: str, time_accepted: float) -> None:
+        """Tell the journal."""
+        Journal().record(self.args[0], what="accepted")
+        super().on_accepted(pid, time_accepted)
+
+
+class AnnouncedTask(Task):  # type: ignore[type-arg]
+    """As Celery's documentation has it."""
+
+    abstract = True
+    Request = "guarded.app:Announced"
+
+
+announced = once.task(name="announced", base=AnnouncedTask, key="name")(work)
 
 
 # What canvases are made of, once plain and once guarded

@@ -19,10 +19,12 @@ from kombu.serialization import prepare_accept_content
 
 from guarded.world import World
 from oncelery.answers import Granted
+from oncelery.errors import StoreUnavailableError
 from oncelery.job import Job, Lease, Progress, Submission
 from oncelery.ledger import Ledger
 from oncelery.settlement import Complete
 from oncelery.stores.memory import MemoryStore
+from oncelery.telemetry.logging import log
 from oncelery.testing.clock import FakeClock
 
 #: More messages than any test sends.
@@ -61,6 +63,10 @@ class Hand(World):
         self.store = MemoryStore(clock=self.clock)
         self.once.__dict__["ledger"] = Ledger(self.store)
 
+    def watch(self) -> None:
+        """Log what happens in the ledger, as an app does."""
+        self.once.ledger.events.subscribe(log)
+
     def deliver(self) -> Delivered:
         """Take the next message and run its task, whatever its ETA."""
         return next(self._deliveries())
@@ -97,6 +103,16 @@ class Hand(World):
         finally:
             amqp.send_task_message = send
 
+    @contextmanager
+    def ledger_down(self) -> Iterator[None]:
+        """Let no verb through."""
+        ledger, store = self.once.ledger, self.once.ledger.store
+        vars(ledger)["store"] = Away()
+        try:
+            yield
+        finally:
+            ledger.store = store
+
     def _deliveries(self) -> Iterator[Delivered]:
         with self.app.connection_for_read() as connection:
             queue = connection.SimpleQueue(self.queue)
@@ -124,6 +140,16 @@ class Hand(World):
         ended = Context().run(trace, headers["id"], args, kwargs, request)
         state, value = (ended.info.state, ended.info.retval) if ended.info else (None, ended.retval)
         return Delivered(headers["id"], task.name, headers, state, value)
+
+
+class Away:
+    """A store that does not answer."""
+
+    def __getattr__(self, verb: str) -> Any:
+        def refuse(*_: object, **__: object) -> None:
+            raise StoreUnavailableError(f"no answer to {verb}")
+
+        return refuse
 
 
 class Runner:

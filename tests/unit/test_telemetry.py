@@ -39,6 +39,9 @@ COMMON = {"task": "shop.charge", "job_id": "job-1", "key": "k" * 64, "scope": "a
 
 EVENTS = e.Event.__subclasses__()
 
+#: Why jobs are buried without a word from Celery.
+UNSAID = {Reason.CRASHED, Reason.NEVER_STARTED, Reason.OUTCOME_UNKNOWN}
+
 
 def event_of(kind: type[e.Event], **details: object) -> e.Event:
     values: dict[str, Any] = {**DETAILS, **COMMON, **details}
@@ -64,7 +67,8 @@ def test_every_event_has_a_log_line_that_names_its_job(kind: type[e.Event], capl
 @pytest.mark.parametrize(
     ("event", "level"),
     [
-        (event_of(e.JobBuried), logging.ERROR),
+        *((event_of(e.JobBuried, reason=reason), logging.ERROR) for reason in UNSAID),
+        *((event_of(e.JobBuried, reason=reason), logging.INFO) for reason in set(Reason) - UNSAID),
         (event_of(e.LeaseLost), logging.WARNING),
         (event_of(e.RunBegan, recovered=True), logging.WARNING),
         (event_of(e.JobReleased, cause=Cause.CRASH), logging.WARNING),

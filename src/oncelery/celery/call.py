@@ -17,8 +17,21 @@ from celery.exceptions import Ignore, Reject, Retry, WorkerShutdown, WorkerTermi
 from celery.states import STARTED
 from kombu.exceptions import EncodeError
 
-from oncelery.celery.message import DIGEST, KEY, NOTIFY, SCOPE, Message, read_written, writable, write
-from oncelery.celery.publishing import job_id_of, queue_label
+from oncelery.celery.message import (
+    DIGEST,
+    FOLLOWS,
+    JOB,
+    KEY,
+    NOTIFY,
+    SCOPE,
+    Message,
+    follows_of,
+    job_id_of,
+    read_written,
+    writable,
+    write,
+)
+from oncelery.celery.publishing import queue_label
 from oncelery.celery.time_limits import exposed, held_back
 from oncelery.celery.times import delay_until
 from oncelery.codec import escaped
@@ -29,6 +42,7 @@ from oncelery.errors import (
     StoreUnavailableError,
     TooLargeError,
 )
+from oncelery.fingerprint import TASK_ID
 from oncelery.job import Failure, Job, Lease, Submission
 from oncelery.policy import Backoff
 from oncelery.run import Run
@@ -78,20 +92,26 @@ class TaskCall:
     def _submission(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Submission:
         task, policy, request = self.task, self.policy, self.request
         told = request.headers or {}
-        key = told.get(KEY)
+        key, apart = told.get(KEY), told.get(JOB)
         if key:
             digest, scope, notify = told.get(DIGEST, ""), told.get(SCOPE, ""), told.get(NOTIFY, "")
+            follows = told.get(FOLLOWS, "")
         else:
             # Sent by code that does not know the ledger.
-            found = task.identity.of(args, kwargs, namespace=task.oncelery.namespace, task_id=request.id)
+            found = task.identity.of(args, kwargs, namespace=task.oncelery.namespace, task_id=apart or request.id)
             key, digest, scope, notify = found.key, "", found.scope, policy.notify
+            root = request.root_id if request.root_id != request.id else None
+            follows = follows_of(root, request.parent_id, request.group)
+        #: Whether nobody has looked yet whose the task id is.
+        self.unsure = bool(follows) and not apart and (JOB in told or KEY not in told)
         #: A URL to call when the job has ended.
         self.notify = "" if self.eager else notify
         delivery = request.delivery_info or {}
         return Submission(
-            id=job_id_of(task, request.id, request.replaced_task_nesting),
+            id=apart or job_id_of(task, request.id, request.replaced_task_nesting),
             key=key,
             digest=digest,
+            follows=follows,
             scope=scope,
             task=task.name,
             queue=queue_label(
@@ -102,6 +122,18 @@ class TaskCall:
             history=policy.history,
             durability=policy.durability,
         )
+
+    def set_apart(self) -> None:
+        """Take another job id: the task id is that of another call. Said in the headers, where the next run looks."""
+        request, follows = self.request, self.submission.follows
+        apart = job_id_of(self.task, request.id, request.replaced_task_nesting, follows)
+        told = {**(request.headers or {}), JOB: apart}
+        if KEY in told and self.task.policy.key is TASK_ID and not self.submission.digest:
+            namespace, scope = self.task.oncelery.namespace, self.submission.scope
+            found = self.task.identity.of(self._args, self._kwargs, namespace=namespace, task_id=apart, scope=scope)
+            told[KEY] = found.key
+        request.headers = told
+        self.submission = self._submission(self._args, self._kwargs)
 
     def body(self) -> bytes:
         """Write the message anew: the ledger never saw it."""

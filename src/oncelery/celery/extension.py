@@ -7,7 +7,8 @@ import logging
 import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
+from weakref import WeakSet
 
 from celery import Celery
 from celery.utils.text import match_case
@@ -17,6 +18,7 @@ from oncelery.celery.callbacks import Callbacks, declare
 from oncelery.celery.declaring import refuse_lookalikes
 from oncelery.celery.flusher import Flusher
 from oncelery.celery.gate import GATE, at_the_gate
+from oncelery.celery.identifying import function_of, key_of
 from oncelery.celery.keeper import Keeper
 from oncelery.celery.made_once import made_once
 from oncelery.celery.message import NOTIFY, Message, shown
@@ -64,6 +66,9 @@ class Oncelery:
     where you do not set them.
     """
 
+    #: Those that were made by name, rather than by a guarded task that came to an app.
+    _asked_for: ClassVar[WeakSet[Oncelery]] = WeakSet()
+
     def __init__(self, app: Celery[Any], *, recommended: bool = False, **settings: Any) -> None:
         refuse_unknown(settings, Settings.names(), what="setting")
         self.app = app
@@ -71,15 +76,16 @@ class Oncelery:
         #: Made here, before any child is forked, so that all of them see it.
         self.board = Board()
         earlier: Oncelery | None = getattr(app, "oncelery", None)
-        #: Celery's own way to publish, past the ledger.
-        self.send_unguarded: Callable[..., Any] = earlier.send_unguarded if earlier else app.send_task
-        app.send_task = self._send_task
-        #: Celery's own door to its producers, past the gate.
-        self._take_producer: Callable[..., Any] = (
-            earlier._take_producer if earlier else app.producer_or_acquire  # noqa: SLF001 - one of us
+        #: What the app itself had in the place of the methods that we replace.
+        self._before: Mapping[str, Any] = (
+            earlier._before  # noqa: SLF001 - one of us
+            if earlier
+            else {name: vars(app)[name] for name in ("send_task", "producer_or_acquire") if name in vars(app)}
         )
+        app.send_task = self._send_task
         app.producer_or_acquire = self._producer_or_acquire
         app.oncelery = self
+        self._asked_for.add(self)
         for task in app._tasks.values():  # noqa: SLF001 - `app.tasks` would finalize the app
             if isinstance(task, IdempotentTask):
                 task.forget_defaults()
@@ -91,7 +97,11 @@ class Oncelery:
     @classmethod
     def of(cls, app: Celery[Any]) -> Oncelery:
         """Find the extension of an app; one that was never made is made from the app's configuration."""
-        return getattr(app, "oncelery", None) or cls(app)
+        once = getattr(app, "oncelery", None)
+        if once is None:
+            once = cls(app)
+            cls._asked_for.discard(once)
+        return once
 
     # What it stands on
 
@@ -242,9 +252,28 @@ class Oncelery:
         finally:
             at_the_gate.reset(token)
 
+    def send_unguarded(self, *args: Any, **options: Any) -> Any:
+        """Publish as Celery does, past the ledger."""
+        return self._celerys("send_task")(*args, **options)
+
+    def _celerys(self, name: str) -> Any:
+        """Give the app's method that ours stands in front of; looked up each time, as a test may patch its class."""
+        if name in self._before:
+            return self._before[name]
+        found = getattr(self.app.__class__, name)
+        return found.__get__(self.app) if hasattr(found, "__get__") else found
+
+    def merely_knows(self, task: IdempotentTask) -> bool:
+        """Whether another app declares the task, and this one has no store: Celery shares tasks among all apps."""
+        function = function_of(task)
+        if self in self._asked_for or function is None or self.settings.store:
+            return False
+        others = (other for other in self._asked_for if other.settings.store)
+        return any(function_of(other.app.tasks.get(task.name)) is function for other in others)
+
     def _producer_or_acquire(self, producer: Any = None) -> Any:
         """Take a producer as Celery does, but only once the ledger has accepted the job that it is taken for."""
-        taking = self._take_producer(producer)
+        taking = self._celerys("producer_or_acquire")(producer)
         # Before it is taken: others may be waiting for it.
         if gate := at_the_gate.get():
             gate.go_on()
@@ -260,6 +289,7 @@ class Oncelery:
             read=self.reading,
             terminate=lambda job: self.app.control.revoke(sent_as(self.app, job)[0], terminate=True),
             tell=lambda job: tell_cancelled(self.app, job),
+            key_of=key_of,
         )
 
     @made_once

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
+from hashlib import blake2b
 from numbers import Real
 from typing import Any
 
@@ -26,7 +28,10 @@ RESENT = "oncelery_resent"
 PARKED = "oncelery_parked"
 #: That it is another call under the id of a job that was there: whoever made it waits for what follows.
 ASKED = "oncelery_asked"
-HEADERS = frozenset({KEY, DIGEST, SCOPE, NOTIFY, RESENT, PARKED, ASKED})
+#: What it follows in a canvas; and the id of its job, where its task id is taken. Empty: the worker has to find out.
+FOLLOWS = "oncelery_follows"
+JOB = "oncelery_job"
+HEADERS = frozenset({KEY, DIGEST, SCOPE, NOTIFY, RESENT, PARKED, ASKED, FOLLOWS, JOB})
 
 #: The content type of most that is kept.
 JSON = "application/json"
@@ -87,6 +92,29 @@ class Message(Struct, frozen=True):
         """Read what `pack` wrote, if the app accepts content of that type."""
         task, args, kwargs, options = read(body, accept=app.conf.accept_content)
         return cls(task, tuple(args), kwargs, options)
+
+
+def follows_of(root_id: str | None, parent_id: str | None, group_id: str | None) -> str:
+    """Name what a task id is sent after; the same when the same call is published again."""
+    # The group of several callbacks has another id each time, the body of a chord has no parent.
+    told = "/".join(filter(None, (root_id, parent_id or group_id)))
+    return blake2b(told.encode(), digest_size=8).hexdigest() if told else ""
+
+
+def job_id_of(task: Any, task_id: str, replaced: int | None, follows: str = "") -> str:
+    """Name the job of a message: its task id, except for a task that replaced another one under that id.
+
+    With what it follows: the job of a call whose task id another call has.
+    """
+    if not replaced and not follows:
+        return task_id
+    name = f"{task_id}/{task.name}/{replaced}"
+    return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{name}/{follows}" if follows else name))
+
+
+def job_id_in(headers: Mapping[str, Any], task: Any) -> str:
+    """Read the id of a message's job from its headers."""
+    return headers.get(JOB) or job_id_of(task, headers["id"], headers.get("replaced_task_nesting"))
 
 
 def write(value: object, serializer: str) -> bytes:

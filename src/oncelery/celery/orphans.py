@@ -17,8 +17,7 @@ from celery.states import READY_STATES
 from kombu.serialization import prepare_accept_content
 from kombu.utils.json import loads
 
-from oncelery.celery.message import KEY, PARKED
-from oncelery.celery.publishing import job_id_of
+from oncelery.celery.message import KEY, PARKED, job_id_in
 from oncelery.celery.replaying import kept_of
 from oncelery.celery.task import IdempotentTask
 from oncelery.celery.times import instant
@@ -103,7 +102,7 @@ class Orphans:
         if (eta := headers.get("eta")) and instant(eta) > datetime.now(UTC) - timedelta(seconds=LOOK_EVERY):
             # It waits in a worker's memory, as it should.
             return False
-        job = self._once.ledger.get(job_id_of(task, headers["id"], headers.get("replaced_task_nesting")))
+        job = self._once.ledger.get(job_id_in(headers, task))
         if job is None and PARKED in headers:
             # It waits for another job. While that lives, each copy of it would be put aside again, and they would be
             # more each time.

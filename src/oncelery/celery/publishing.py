@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +15,25 @@ from msgspec.structs import replace
 
 from oncelery.answers import Cancelled, Existing, Reserved
 from oncelery.celery.gate import Gate, NotToBeSent
-from oncelery.celery.message import ASKED, DIGEST, HEADERS, KEY, NOTIFY, RESENT, SCOPE, Message
+from oncelery.celery.identifying import identify
+from oncelery.celery.message import (
+    ASKED,
+    DIGEST,
+    FOLLOWS,
+    HEADERS,
+    JOB,
+    KEY,
+    NOTIFY,
+    RESENT,
+    SCOPE,
+    Message,
+    follows_of,
+    job_id_of,
+)
 from oncelery.celery.reading import outcome_of
+from oncelery.celery.successors import is_successor
 from oncelery.celery.times import delay_of, instant, whole
-from oncelery.errors import DuplicateTaskError, StoreUnavailableError
+from oncelery.errors import DuplicateTaskError, IdTakenError, StoreUnavailableError
 from oncelery.failpoints import failpoint
 from oncelery.job import NO_TIME, NOT_PUBLISHED, Job, OnDuplicate, State, Submission
 from oncelery.ledger import Ledger
@@ -46,6 +60,8 @@ class Publication(Struct, frozen=True, kw_only=True):
     task_id: str
     options: dict[str, Any]
     idempotency_key: str | None = None
+    #: What is to be done if the work is there.
+    chosen: OnDuplicate = OnDuplicate.JOIN
     #: For whom the call is made, where that is known from elsewhere than its arguments.
     scope: str = ""
     #: Who submits, in the audit; empty: this app.
@@ -54,6 +70,8 @@ class Publication(Struct, frozen=True, kw_only=True):
     notify: str = ""
     #: Whether the id was there before the call: somebody may wait for a result under it.
     promised: bool = False
+    #: The id of its job, where that is known and not its task id: another call has that.
+    apart: str = ""
     #: The options that say where its message goes, once that is known.
     destination: dict[str, Any] = {}
 
@@ -70,15 +88,25 @@ class Publication(Struct, frozen=True, kw_only=True):
     @property
     def job_id(self) -> str:
         """The id of the job that this call would be."""
-        return job_id_of(self.task, self.task_id, self.options.get("replaced_task_nesting"))
+        return self.apart or job_id_of(self.task, self.task_id, self.options.get("replaced_task_nesting"))
+
+    @property
+    def follows(self) -> str:
+        """What this call follows in a canvas; nothing for a call that stands alone."""
+        options = self.options
+        return follows_of(options.get("root_id"), options.get("parent_id"), options.get("group_id"))
+
+    def set_apart(self) -> Publication:
+        """Give the call a job id that follows from its task id, which another call has, and from what it follows."""
+        nesting = self.options.get("replaced_task_nesting")
+        return replace(self, apart=job_id_of(self.task, self.task_id, nesting, self.follows))
 
     @property
     def on_duplicate(self) -> OnDuplicate:
         """What is done if the work is there; a canvas neither fails for it, nor is its message any other job's."""
-        chosen = self.task.policy.on_duplicate
-        if chosen in (OnDuplicate.JOIN, OnDuplicate.REPLACE):
-            return chosen
-        return OnDuplicate.JOIN if self.in_canvas else chosen
+        if self.in_canvas and self.chosen is not OnDuplicate.REPLACE:
+            return OnDuplicate.JOIN
+        return self.chosen
 
     def answered_by(self, job: Job) -> bool:
         """Whether the caller can be given that job in place of one of its own."""
@@ -95,7 +123,11 @@ class Publication(Struct, frozen=True, kw_only=True):
         """Give the call with a mark, if it is another one under that job's id; not if it follows from a job before."""
         if job.id != self.job_id or self.options.get("parent_id"):
             return self
-        return replace(self, options={**self.options, "headers": {**self.options["headers"], ASKED: True}})
+        return self.with_headers({ASKED: True})
+
+    def with_headers(self, headers: Mapping[str, Any]) -> Publication:
+        """Give the call with more headers."""
+        return replace(self, options={**self.options, "headers": {**self.options["headers"], **headers}})
 
     def may_find_expired(self, job: Job) -> bool:
         """Whether that job is worth a look, which takes time: it may have expired unseen."""
@@ -112,16 +144,17 @@ class Publication(Struct, frozen=True, kw_only=True):
         """Give the call as it is to be sent, with its key in its headers and its way known; and its submission."""
         once = self.task.oncelery
         policy = self.task.policy
-        found = self.task.identity.of(
+        found = identify(
+            self.task,
             self.args,
             self.kwargs,
-            namespace=once.namespace,
             idempotency_key=self.idempotency_key,
-            task_id=self.task_id,
+            task_id=self.apart or self.task_id,
             scope=self.scope,
         )
-        digest = found.digest if self.idempotency_key else ""
+        digest, follows = found.digest if self.idempotency_key else "", self.follows
         told = {KEY: found.key, DIGEST: digest, SCOPE: found.scope, NOTIFY: self.notify}
+        told |= {FOLLOWS: follows, JOB: self.apart}
         # Those that were given may be those of another message, which the caller passes on.
         given = {name: value for name, value in (self.options.get("headers") or {}).items() if name not in HEADERS}
         headers = {**given, **{name: value for name, value in told.items() if value}}
@@ -136,6 +169,7 @@ class Publication(Struct, frozen=True, kw_only=True):
             key=found.key,
             task=self.task.name,
             digest=digest,
+            follows=follows,
             scope=found.scope,
             body=call.body(),
             queue=queue,
@@ -185,12 +219,15 @@ def publish_once(publication: Publication) -> AsyncResult[Any]:
         return _send_if_accepted(publication, wait)
     except NotToBeSent as stop:
         answer = stop.answer
+    except IdTakenError:
+        # Celery 5.7 keeps the id of a chain's last task in the chain object, which may be sent again.
+        return publish_once(publication.set_apart())
     except StoreUnavailableError as error:
         if not publication.options.get("parent_id"):
             raise
         # It follows from a task that has done its work, so nobody would send it later. A worker tells the ledger of it.
         _logger.warning("%s is sent on before the ledger knows of it: %s", publication.task_id, error)
-        return marked(task.hand_to_celery(publication))
+        return marked(task.hand_to_celery(publication.with_headers({JOB: publication.apart})))
     match answer:
         case Reserved(job):
             # Behind another, whose end publishes it; until then it would only be sent away.
@@ -264,7 +301,8 @@ def _not_sent(publication: Publication, job: Job, error: Exception) -> AsyncResu
     if task.app.conf.task_always_eager:
         # It is the task's own, and its job is settled.
         raise error
-    if isinstance(error, OperationalError) and once.settings.on_broker_down == "accept":
+    kept = once.settings.on_broker_down == "accept" or is_successor(publication.options)
+    if kept and isinstance(error, OperationalError):
         _logger.warning("job %s is accepted, but the broker did not take it; the sweeper will: %s", job.id, error)
         return marked(task.AsyncResult(publication.task_id), job, published=False)
     # The caller sees the error, so nobody may find the job later and run it; unless others were told that it will.
@@ -337,36 +375,6 @@ def sent_as(app: Celery, job: Job) -> tuple[str, bool]:
     told = Message.unpack(app, body).options if b"task_id" in body or b"ignore_result" in body else {}
     task = app.tasks.get(job.task)
     return told.get("task_id", job.id), told.get("ignore_result", task is not None and task.ignore_result)
-
-
-def job_id_of(task: IdempotentTask, task_id: str, replaced: int | None) -> str:
-    """Name the job of a message: its task id, except for a task that replaced another one under that id."""
-    return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{task_id}/{task.name}/{replaced}")) if replaced else task_id
-
-
-def name_links(request: Any) -> None:
-    """Give callbacks ids that follow from their parent's: a parent that is replayed publishes the same ones again."""
-    # An eager task is not delivered again, and its signatures are still the caller's.
-    if request.is_eager or not (request.callbacks or request.errbacks):
-        return
-    for kind, signatures in (("link", request.callbacks), ("link_error", request.errbacks)):
-        for place, signature in enumerate(signatures or ()):
-            _name(signature, f"{request.id}/{kind}/{place}")
-
-
-def _name(signature: dict[str, Any], name: str) -> None:
-    signature["options"].setdefault("task_id", str(uuid.uuid5(uuid.NAMESPACE_OID, name)))
-    for field, place, part in parts_of(signature):
-        _name(part, f"{name}/{field}/{place}")
-
-
-def parts_of(signature: Mapping[str, Any]) -> Iterator[tuple[str, int, dict[str, Any]]]:
-    """Give the signatures that a chain, group or chord is made of, each with its field and its place there."""
-    parts = signature["kwargs"] if signature.get("subtask_type") in ("chain", "group", "chord") else {}
-    for field in ("tasks", "header", "body"):
-        inner = parts.get(field) or ()
-        for place, part in enumerate([inner] if isinstance(inner, dict) else inner):
-            yield field, place, part
 
 
 def queue_label(queue: str, priority: int | None) -> str:

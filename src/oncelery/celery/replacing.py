@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from oncelery.celery.publishing import job_id_of, parts_of
+from oncelery.celery.message import job_id_of
+from oncelery.celery.successors import parts_of
 
 if TYPE_CHECKING:
     from celery.canvas import Signature

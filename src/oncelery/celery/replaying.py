@@ -11,8 +11,8 @@ from celery.states import FAILURE, SUCCESS
 
 from oncelery.celery.call import failure_of, read_result
 from oncelery.celery.message import ASKED, read
-from oncelery.celery.publishing import name_links, parts_of
 from oncelery.celery.reading import kept_of, warn_omitted
+from oncelery.celery.successors import name_links, parts_of
 from oncelery.errors import JobBuriedError, OutcomeUnknownError, ResultOmittedError
 from oncelery.job import Job, Reason, State
 
@@ -40,7 +40,7 @@ def is_told_elsewhere(task: IdempotentTask, job: Job) -> bool:
 
 def replay(task: IdempotentTask, job: Job, own_id: str) -> Any:
     """Return or raise what the job has ended with, for Celery's tracer to go on as it did or would have done then."""
-    name_links(task.request)
+    name_links(task.request, own_id)
     if job.state is State.COMPLETED:
         if job.replaced_by is None:
             return _omitted(task, job) if job.result_omitted else read_result(task, job)

@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from billiard.einfo import ExceptionWithTraceback
 from celery.exceptions import TimeLimitExceeded, WorkerLostError
+from celery.utils.imports import symbol_by_name
 from celery.worker import strategy
 from celery.worker.request import Request
 from celery.worker.state import task_ready
 
 from oncelery.answers import Buried, Busy, Cancelled, Finished, ReceivedAnswer, Settled
 from oncelery.celery.call import failure_of
-from oncelery.celery.message import RESENT
+from oncelery.celery.message import JOB, RESENT, job_id_in, job_id_of
 from oncelery.celery.opening import about_to_open, died, fail_buried, open_watched
-from oncelery.celery.publishing import job_id_of, publish_again
+from oncelery.celery.publishing import publish_again
 from oncelery.errors import OnceleryError
 from oncelery.job import DISCARDED, Cause, Reason, State
 from oncelery.settlement import Raised, Release, decide
@@ -42,7 +43,7 @@ class GuardedRequest(Request):  # type: ignore[misc] # untyped in the stubs
 
     @property
     def _job_id(self) -> str:
-        return job_id_of(self.task, self.id, self.replaced_task_nesting)
+        return self._request_dict.get(JOB) or job_id_of(self.task, self.id, self.replaced_task_nesting)
 
     def on_accepted(self, pid: Any, time_accepted: float) -> None:
         """Tell who opens a message that has come before; what it holds may be the death of all this worker."""
@@ -143,8 +144,20 @@ class GuardedRequest(Request):  # type: ignore[misc] # untyped in the stubs
         return job is None or job.state is State.CANCELLED
 
 
+def request_class_of(kind: type[Any]) -> type[Request]:
+    """Give the class of a task's requests: ours, on top of the one that the app's own classes name."""
+    from oncelery.celery.task import IdempotentTask  # noqa: PLC0415 - it names this module
+
+    named = (vars(each)["Request"] for each in kind.__mro__ if each is not IdempotentTask and "Request" in vars(each))
+    own: type[Request] = symbol_by_name(next(named, Request))
+    if issubclass(own, GuardedRequest):
+        return own
+    return GuardedRequest if own is Request else type(own.__name__, (GuardedRequest, own), {})
+
+
 def guarded_strategy(task: Any, app: Any, consumer: Any, **options: Any) -> Any:
     """Celery's strategy, but the ledger is told before a message that has come before is opened."""
+    task.Request = request_class_of(type(task))
     receive = strategy.default(task, app, consumer, **options)
 
     def receive_guarded(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any, **more: Any) -> Any:
@@ -176,7 +189,7 @@ def _is_disposed_of(task: Any, message: Any) -> bool:
     So if its job was buried as "never started", or discarded, or if somebody is opening another copy.
     """
     task_id = message.headers["id"]
-    job_id = job_id_of(task, task_id, message.headers.get("replaced_task_nesting"))
+    job_id = job_id_in(message.headers, task)
 
     def read() -> None:
         # What cannot be read is for Celery to refuse; what can, it need not read again.

@@ -116,6 +116,7 @@ def _bury_unreadable(once: Oncelery, job: Job, error: Exception) -> None:
     granted = once.ledger.begin(submission, once.policy(), worker="sweeper")
     if isinstance(granted, Granted):
         once.ledger.settle(granted.lease, Bury(reason=Reason.FAILED, error=failure_of(error)))
+        _logger.error("buried job %s of %s: its message cannot be read: %s", job.id, job.task, error)
         fail_buried(once.app.backend, job.id, replace(job, reason=Reason.FAILED))
 
 

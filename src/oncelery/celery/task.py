@@ -15,19 +15,19 @@ from kombu.exceptions import OperationalError
 
 from oncelery.answers import Buried, Busy, Cancelled, Finished, Later
 from oncelery.celery.call import TaskCall
-from oncelery.celery.declaring import check
+from oncelery.celery.declaring import check, refuse_in_call
 from oncelery.celery.gate import GATE, Gate
-from oncelery.celery.message import PARKED, writable, write
+from oncelery.celery.message import JOB, PARKED, writable, write
 from oncelery.celery.publishing import (
     Publication,
     marked,
-    name_links,
     publish_again,
     publish_once,
     publish_or_leave,
 )
 from oncelery.celery.replacing import set_apart
 from oncelery.celery.replaying import is_told_elsewhere, replay
+from oncelery.celery.successors import fail_successor, is_successor, name_links
 from oncelery.celery.time_limits import held_back
 from oncelery.celery.times import delay_of, whole
 from oncelery.celery.within import publish_within
@@ -42,7 +42,7 @@ from oncelery.execution import Committed, Ended, Superseded, execute
 from oncelery.fingerprint import Identity
 from oncelery.job import Job, State
 from oncelery.policy import Policy
-from oncelery.run import run_under_way
+from oncelery.run import insist, run_under_way
 from oncelery.settlement import Postponed, Raised, Release
 
 if TYPE_CHECKING:
@@ -51,6 +51,9 @@ if TYPE_CHECKING:
     from celery.result import AsyncResult
 
     from oncelery.celery.extension import Oncelery
+
+#: What may come of a delivery.
+Execution = Ended | Committed | Superseded | Finished | Buried | Busy | Later | Cancelled
 
 #: Where a call is made in no transaction; None would be one that is not there.
 NOWHERE: Any = object()
@@ -99,7 +102,7 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
 
     def forget_defaults(self) -> None:
         """Read the app's defaults anew: it has got another extension."""
-        for name in ("oncelery", "policy", "identity"):
+        for name in ("oncelery", "policy", "identity", "sent_unguarded"):
             self.__dict__.pop(name, None)
 
     @cached_property
@@ -134,17 +137,24 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
         return not (self.ignore_result if said is None else said)
 
     @cached_property
+    def sent_unguarded(self) -> bool:
+        """Whether its calls are published as those of plain tasks: Celery's own, and those of another app."""
+        return not self.guarded or self.oncelery.merely_knows(self)
+
+    # Looked up each time: a test may patch Celery's class.
+
+    @property
     def sent_by_celery(self) -> bool:
         """Whether the app's own task class leaves `apply_async` alone.
 
         One that does not may do anything in it, and is to do so for new jobs only: the ledger must answer before.
         """
-        return super().apply_async.__func__ is Task.apply_async
+        return getattr(super().apply_async, "__func__", None) is Task.apply_async
 
-    @cached_property
+    @property
     def called_by_celery(self) -> bool:
         """Whether no code of the app's own surrounds a run."""
-        return super().__call__.__func__ is Task.__call__
+        return getattr(super().__call__, "__func__", None) is Task.__call__
 
     #: Whether it is told that a run has started; set in place of Celery's `track_started`.
     tells_of_starts = False
@@ -165,29 +175,43 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
         scope: str = "",
         notify: str = "",
         caller: str = "",
+        on_duplicate: str = "",
         **options: Any,
     ) -> AsyncResult[Any]:
         options |= {"producer": producer, "link": link, "link_error": link_error, "shadow": shadow}
-        if not self.guarded:
+        if self.sent_unguarded:
             return super().apply_async(args, kwargs, task_id=task_id, **options)
+        ours = {"idempotency_key": idempotency_key, "scope": scope, "notify": notify, "caller": caller}
+        ours["on_duplicate"] = on_duplicate
+        promised, task_id = task_id is not None, str(task_id) if task_id else uuid()
         # The task's own options too, for they are part of the message that is kept.
         options = {name: own for name, own in self._get_exec_options().items() if own is not None} | options
-        args, kwargs = self._plain(args, kwargs, options)
-        publication = Publication(
+        try:
+            publication = self._publication(args, kwargs, task_id=task_id, options=options, promised=promised, **ours)
+            if options.get("retries"):
+                return self._send_retry(publication)
+            return publish_once(publication) if within is NOWHERE else publish_within(publication, within)
+        except Exception as error:
+            if is_successor(options):
+                return fail_successor(self, task_id, (args, kwargs), options, error)
+            raise
+
+    def _publication(
+        self, args: Any, kwargs: Any, *, options: dict[str, Any], notify: str, on_duplicate: str, **ours: Any
+    ) -> Publication:
+        refuse_in_call(self.name, options)
+        args, kwargs = self.plain(args, kwargs, options)
+        return Publication(
             task=self,
             args=args,
             kwargs=kwargs,
-            task_id=str(task_id) if task_id else uuid(),
             options=options,
-            idempotency_key=idempotency_key,
-            scope=scope,
             notify=self._notify(notify),
-            caller=caller,
-            promised=task_id is not None,
+            chosen=Policy.of(on_duplicate=on_duplicate).on_duplicate if on_duplicate else self.policy.on_duplicate,
+            # A retry goes on with the job of the message that it is a retry of.
+            apart=(options.get("headers") or {}).get(JOB, "") if options.get("retries") else "",
+            **ours,
         )
-        if options.get("retries"):
-            return self._send_retry(publication)
-        return publish_once(publication) if within is NOWHERE else publish_within(publication, within)
 
     def _notify(self, asked: str) -> str:
         url = asked or self.policy.notify
@@ -208,7 +232,8 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
             gate.go_on()
         return super().apply(*args, **options)
 
-    def _plain(self, args: Any, kwargs: Any, options: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    def plain(self, args: Any, kwargs: Any, options: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        """Return the arguments of a call as they are sent."""
         # Celery 5.6 and older leave it to the caller to dump models.
         dump = getattr(self, "_dump_pydantic_arguments", None)
         if dump is not None and options.get("serializer") != "pickle":
@@ -255,7 +280,7 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
         ended = None
         try:
             with held_back(message="" if call.eager else request.id):
-                ended = execute(self.oncelery.ledger, self.oncelery.heartbeat, call)
+                ended = self._execute(call)
                 return self._answer(call, ended)
         except StoreUnavailableError as error:
             if isinstance(ended, Ended) and isinstance(ended.outcome, Raised) and ended.outcome.error is error:
@@ -265,15 +290,24 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
             # Not acknowledged: only the ledger knows what is recorded, and answers whoever gets the message next.
             raise Reject(error, requeue=True) from error
 
+    def _execute(self, call: TaskCall) -> Execution:
+        once = self.oncelery
+        known = insist(once.ledger.get, call.submission.id) if call.unsure else None
+        if known and call.submission.is_another_call(known):
+            call.set_apart()
+        ended = execute(once.ledger, once.heartbeat, call)
+        if isinstance(ended, Finished | Busy) and call.submission.is_another_call(ended.job):
+            call.set_apart()
+            ended = execute(once.ledger, once.heartbeat, call)
+        return ended
+
     @property
     def granted_run(self) -> Callable[..., Any]:
         """What runs the task when it is ours to run: by way of the app's own class where that has a way, as Flask's."""
         # Celery's own takes it for a call from code, with a request of its own.
         return self.run if self.called_by_celery else super().__call__
 
-    def _answer(
-        self, call: TaskCall, ended: Ended | Committed | Superseded | Finished | Buried | Busy | Later | Cancelled
-    ) -> Any:
+    def _answer(self, call: TaskCall, ended: Execution) -> Any:
         match ended:
             case Ended():
                 return self._conclude(call, ended)
@@ -312,13 +346,13 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
             case Raised(error), Release(delay=delay):
                 raise self._again(run.job_id, error, delay)
             case Raised(error), _:
-                name_links(call.request)
+                name_links(call.request, run.job_id)
                 if isinstance(error, SystemExit | KeyboardInterrupt):
                     # It would end a process in which others run, and the job is settled.
                     raise JobBuriedError(f"the task tried to end its process: {error!r}", job_id=run.job_id) from error
                 raise error
         if ended.answer.state is State.COMPLETED:
-            name_links(call.request)
+            name_links(call.request, run.job_id)
         return call.value
 
     def _call_back(self, call: TaskCall, job_id: str, state: State, fence: int) -> None:

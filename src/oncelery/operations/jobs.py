@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, Unpack
 
@@ -50,6 +50,7 @@ class Jobs:
         read: Reader,
         terminate: Callable[[Job], object] = lambda _job: None,
         tell: Callable[[Job], object] = lambda _job: None,
+        key_of: Callable[[Any, tuple[Any, ...], Mapping[str, Any]], str] | None = None,
     ) -> None:
         self._ledger = ledger
         self._read = read
@@ -57,10 +58,24 @@ class Jobs:
         self._terminate = terminate
         #: Tells whoever waits for the result of a job that it is cancelled.
         self._tell = tell
+        #: Gives the key of a call, where tasks are known.
+        self._key_of = key_of
 
     def get(self, job_id: str) -> Job | None:
         """Find a job by its id: live, buried, or finished and within its history."""
         return self._ledger.get(job_id)
+
+    def of(self, task: Any, /, *args: Any, **kwargs: Any) -> Job | None:  # noqa: ANN401 - as the task takes them
+        """Find the last job of this call of a task, without sending it; None: there is none, or its history is over.
+
+        A job that is queued or running (`job.state.live`), or completed and within its retention, is what a duplicate
+        of the call would be answered with.
+
+        Raises:
+            ConfigurationError: equal calls of the task are not the same work (`key=TASK_ID`), or it is not guarded.
+        """
+        assert self._key_of is not None  # noqa: S101 - an app's `once.jobs` has it
+        return self._ledger.last(self._key_of(task, args, kwargs))
 
     def find(self, query: Query | None = None, **filters: Unpack[Filters]) -> Page[Job]:
         """Give one page of jobs, newest change first; its cursor leads to the next one."""

@@ -7,7 +7,7 @@ import logging
 from msgspec.structs import asdict
 
 from oncelery import events as e
-from oncelery.job import Cause
+from oncelery.job import Cause, Reason
 
 #: Silence or redirect the lines of events by this name; `oncelery` is their parent.
 LOGGER = "oncelery.events"
@@ -33,6 +33,9 @@ LINES: dict[type[e.Event], tuple[int, str]] = {
     e.JobSwept: (logging.INFO, f"publishing again, its %(lost)s seems lost: {_SUBJECT}"),
 }
 
+#: Why a job is buried that Celery itself has logged, as an error or, by `throws=`, as none.
+SAID_BY_CELERY = frozenset({Reason.FAILED, Reason.EXHAUSTED})
+
 #: The same events, where a worker was lost.
 TAKEN_OVER = (logging.WARNING, f"began under fence %(fence)s, after a run that was cut short: {_SUBJECT}")
 CRASHED = (logging.WARNING, LINES[e.JobReleased][1])
@@ -45,6 +48,8 @@ def log(event: e.Event) -> None:
         level, line = TAKEN_OVER
     elif isinstance(event, e.JobReleased) and event.cause is Cause.CRASH:
         level, line = CRASHED
+    elif isinstance(event, e.JobBuried) and event.reason in SAID_BY_CELERY:
+        level = logging.INFO
     if _logger.isEnabledFor(level):
         values = asdict(event)
         _logger.log(level, line, values, extra={"decision": event.decision, **values})

@@ -198,6 +198,12 @@ BUGS = {
         "return false",
         "another_payload",
     ),
+    "an ended job forgets what it follows": (
+        "parts/changes.lua",
+        "follows = job.follows, ",
+        "",
+        "what_it_follows",
+    ),
     "pruning takes what is readable": (
         "prune.lua",
         "if readable(job) then",

@@ -4,7 +4,8 @@
 -- out: one row: the answer's name, and the job (of a grant without its body, unless that was amended)
 -- (It is not called "begin": psql would take that for the start of a body, and restore no plain dump of the database.)
 CREATE OR REPLACE FUNCTION begin_run(
-  p_id text, p_key text, p_task text, p_body bytea, p_digest text, p_scope text, p_queue text, p_caller text,
+  p_id text, p_key text, p_task text, p_body bytea, p_digest text, p_follows text, p_scope text, p_queue text,
+  p_caller text,
   p_retention interval, p_history interval, p_safe boolean,
   p_holder text, p_worker text, p_lease interval, p_max_crashes integer, p_hold boolean, p_now timestamptz,
   OUT answer text, OUT job jobs
@@ -37,7 +38,8 @@ BEGIN
       RETURN;
     ELSIF NOT v_meets THEN
       job := accept(
-        p_id, p_key, p_task, p_body, p_digest, p_scope, p_queue, p_caller, '0', p_retention, p_history, NULL, now
+        p_id, p_key, p_task, p_body, p_digest, p_follows, p_scope, p_queue, p_caller, '0', p_retention, p_history,
+        NULL, now
       );
     END IF;
   END IF;

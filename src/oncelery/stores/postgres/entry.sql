@@ -103,8 +103,8 @@ END $$;
 
 -- (absent) -> queued. It starts from the fence its key had last; behind another job it does not become the key's newest.
 CREATE OR REPLACE FUNCTION accept(
-  p_id text, p_key text, p_task text, p_body bytea, p_digest text, p_scope text, p_queue text, p_caller text,
-  p_delay interval, p_retention interval, p_history interval, p_front jobs, p_now timestamptz
+  p_id text, p_key text, p_task text, p_body bytea, p_digest text, p_follows text, p_scope text, p_queue text,
+  p_caller text, p_delay interval, p_retention interval, p_history interval, p_front jobs, p_now timestamptz
 ) RETURNS jobs LANGUAGE plpgsql AS $$
 DECLARE
   job jobs;
@@ -116,10 +116,11 @@ BEGIN
   -- One past its history may still stand under this id.
   DELETE FROM jobs WHERE id = p_id;
   INSERT INTO jobs (
-    id, key, newest, task, state, scope, queue, caller, digest, body, created_at, changed_at, fence, behind,
+    id, key, newest, task, state, scope, queue, caller, digest, follows, body, created_at, changed_at, fence, behind,
     not_before, sent_at, next_check, retention, history
   ) VALUES (
-    p_id, p_key, p_front.id IS NULL, p_task, 'queued', p_scope, p_queue, p_caller, p_digest, p_body, p_now, p_now,
+    p_id, p_key, p_front.id IS NULL, p_task, 'queued', p_scope, p_queue, p_caller, p_digest, p_follows, p_body,
+    p_now, p_now,
     coalesce(v_fence, 0), coalesce(p_front.id, ''), CASE WHEN p_delay <> '0' THEN p_now + p_delay END, p_now + p_delay,
     p_now + p_delay + slow_check(), p_retention, greatest(p_history, p_retention)
   ) RETURNING * INTO job;

@@ -2,7 +2,8 @@
 -- in: the submission, safe, on_duplicate, the quota of its scope (0 = no limit), now (null = server clock)
 -- out: one row: the answer's name, for how long it is Full (null = not known), and the job
 CREATE OR REPLACE FUNCTION reserve(
-  p_id text, p_key text, p_task text, p_body bytea, p_digest text, p_scope text, p_queue text, p_caller text,
+  p_id text, p_key text, p_task text, p_body bytea, p_digest text, p_follows text, p_scope text, p_queue text,
+  p_caller text,
   p_delay interval, p_retention interval, p_history interval, p_safe boolean, p_on_duplicate text,
   p_max_active integer, p_per_minute integer, p_now timestamptz, OUT answer text, OUT wait interval, OUT job jobs
 ) LANGUAGE plpgsql SET search_path FROM CURRENT SET enable_seqscan = off SET lock_timeout = '5s' AS $$
@@ -64,7 +65,8 @@ BEGIN
 
   IF answer = 'Reserved' THEN
     job := accept(
-      p_id, p_key, p_task, p_body, p_digest, p_scope, p_queue, p_caller, p_delay, p_retention, p_history, front, now
+      p_id, p_key, p_task, p_body, p_digest, p_follows, p_scope, p_queue, p_caller, p_delay, p_retention, p_history,
+      front, now
     );
   END IF;
 END $$;

@@ -21,7 +21,7 @@ Row = tuple[Any, ...]
 
 #: The columns of a job that are fields of the same name, as they are.
 _FIELDS = (
-    *("id", "key", "task", "scope", "queue", "caller", "digest", "body"),
+    *("id", "key", "task", "scope", "queue", "caller", "digest", "follows", "body"),
     *("created_at", "changed_at", "not_before", "begun_at", "settled_at", "retained_until"),
     *("holder", "worker", "fence", "lease_until", "attempt", "crashes"),
     *("cancel_requested", "behind", "reason", "result", "replaced_by", "result_omitted", "duplicates"),

@@ -258,7 +258,7 @@ class PostgresStore:
 
 def _work(submission: Submission) -> tuple[object, ...]:
     s = submission
-    return (s.id, s.key, s.task, s.body, s.digest, s.scope, s.queue, s.caller)
+    return (s.id, s.key, s.task, s.body, s.digest, s.follows, s.scope, s.queue, s.caller)
 
 
 def _keeping(submission: Submission) -> tuple[object, ...]:

@@ -1,5 +1,5 @@
 -- begin: (absent with a body | queued | running with a lapsed lease) -> running, a higher fence
--- in: now, the submission (see parts/accept.lua; in it, 6 max_crashes, 7 hold), 5 holder, 6 worker, 7 lease,
+-- in: now, the submission (see parts/accept.lua; in it, 7 max_crashes, 8 hold), 5 holder, 6 worker, 7 lease,
 --     8 body (missing: none)
 -- out: the fence alone: a first grant under the key that was given, from the time that is its fence
 --      | granted, fence, key, kind, attempt, crashes, lease_until, scope, '1' if a run was cut short, an amended body,
@@ -26,7 +26,7 @@ end
 --include parts/changes.lua
 --include parts/accept.lua
 --include parts/duplicate.lua
-local max_crashes, hold, body = offer[6], offer[7], ARGV[8]
+local max_crashes, hold, body = offer[7], offer[8], ARGV[8]
 
 local function grant(job)
   -- Only a first, undelayed message tells when others of its queue should have come.

@@ -77,6 +77,7 @@ def read_job(flat: Iterable[Value]) -> Job:
         queue=fields.text(b"queue"),
         caller=fields.text(b"caller"),
         digest=fields.text(b"digest"),
+        follows=fields.text(b"follows"),
         body=fields.octets(b"body"),
         created_at=instant(fields[b"created_at"]),
         changed_at=instant(fields[b"changed_at"]),

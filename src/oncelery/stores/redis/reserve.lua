@@ -1,15 +1,15 @@
 -- reserve: (absent | past retention | buried | cancelled) -> queued; else the job that is there
--- in: now, the submission (see parts/accept.lua; in it, 6 on_duplicate, 7 max_active, 8 per_minute), 5 body (missing: none)
+-- in: now, the submission (see parts/accept.lua; in it, 7 on_duplicate, 8 max_active, 9 per_minute), 5 body (missing: none)
 -- out: now: accepted, as its key's first job | accepted, now, fence, the job it waits behind
 --      | reserved | existing | mismatched, and the job | full, for how long ('' = not known)
 
 --include parts/shared.lua
 --include parts/accept.lua
-local on_duplicate, body = offer[6], ARGV[5]
+local on_duplicate, body = offer[7], ARGV[5]
 
 -- The common case: neither its id nor its key is known.
 local is_known = call('EXISTS', own) == 1 or call('HGET', bucket('ids', id), id) or call('HGET', namesakes, key)
-if not is_known and digest == '' and scope == '' and delay == 0 then
+if not is_known and digest == '' and follows == '' and scope == '' and delay == 0 then
   accept(nil, nil, body)
   return at
 end
@@ -31,7 +31,7 @@ local last = last_of(key)
 
 -- Whether the scope has what it may have; if not, this submission takes its part of the scope's time.
 local function full()
-  local max_active, per_minute = offer[7] or 0, offer[8] or 0
+  local max_active, per_minute = offer[8] or 0, offer[9] or 0
   if scope == '' then
     return nil
   end

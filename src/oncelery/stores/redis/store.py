@@ -233,7 +233,8 @@ def _read_cursor(cursor: str, pattern: str) -> Sequence[str]:
 def _offer(submission: Submission, *terms: object) -> tuple[bytes, bytes, bytes]:
     """Write a submission as accept.lua reads it: what every case needs in words, the rest in one that is packed."""
     kind = _kind(submission.task, submission.queue, submission.retention, submission.history)
-    rest = (kind, submission.caller, submission.digest, submission.scope, microseconds(submission.delay), *terms)
+    s = submission
+    rest = (kind, s.caller, s.digest, s.follows, s.scope, microseconds(s.delay), *terms)
     return pack_id(submission.id), pack_key(submission.key), _encode_offer(rest)
 
 

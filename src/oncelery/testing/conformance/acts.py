@@ -44,6 +44,7 @@ class Details(TypedDict, total=False):
     task: str
     body: bytes | None
     digest: str
+    follows: str
     scope: str
     queue: str
     caller: str

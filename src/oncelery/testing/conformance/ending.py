@@ -29,8 +29,10 @@ from oncelery.testing.conformance.acts import (
     OTHER,
     accepted,
     begin,
+    buried,
     complete,
     completed,
+    granted,
     release,
     reserve,
     running,
@@ -300,6 +302,16 @@ class Remembering(Fixtures):
         assert seen(store).state is State.CANCELLED
         clock.now = ended + HOUR
         assert store.get(JOB) is None
+
+    def test_an_ended_job_still_says_what_it_follows(self, store: Store) -> None:
+        completed(store, work(JOB, "key 1", follows="f1"))
+        buried(store, work("letter", "key 2", follows="f2"))
+        accepted(store, "cancelled", "key 3", follows="f3")
+        store.cancel("cancelled", reason="not wanted")
+        granted(store, work("unseen", "key 4", follows="f4", body=b"body"))
+
+        jobs = [seen(store, each) for each in (JOB, "letter", "cancelled", "unseen")]
+        assert [job.follows for job in jobs] == ["f1", "f2", "f3", "f4"]
 
     def test_a_job_is_readable_for_its_retention_at_least(self, store: Store, clock: FakeClock) -> None:
         completed(store, work(retention=HOUR * 2, history=HOUR))

@@ -46,6 +46,7 @@ offers = st.builds(
     task=st.just(""),
     body=bodies,
     digest=st.sampled_from(["", "", "", "d1", "d2"]),
+    follows=st.sampled_from(["", "", "f1", "f2"]),
     scope=st.sampled_from(["", "s"]),
     queue=queues,
     delay=delays,

@@ -135,13 +135,13 @@ class Payloads(Fixtures):
 
     @odd_texts
     def test_every_text_comes_back_as_it_was_given(self, store: Store, text: str) -> None:
-        job = accepted(store, text, text, task=text, scope=text, queue=text, caller=text, digest=text)
+        job = accepted(store, text, text, task=text, scope=text, queue=text, caller=text, digest=text, follows=text)
         lease = running(store, work(text, text), holder=text, worker=text)
         store.record(lease, step=(text, b"value"), progress=Progress(done=1, stage=text, message=text))
 
         kept = seen(store, text)
 
-        assert [job.id, job.key, job.task, job.scope, job.queue, job.caller, job.digest] == [text] * 7
+        assert [job.id, job.key, job.task, job.scope, job.queue, job.caller, job.digest, job.follows] == [text] * 8
         assert (kept.holder, kept.worker, dict(kept.steps)) == (text, text, {text: b"value"})
         assert kept.progress == Progress(done=1, stage=text, message=text)
         assert (lease.job_id, lease.key, lease.task, lease.scope, lease.holder) == (text,) * 5

@@ -37,7 +37,7 @@ class Reserving(Fixtures):
     """A new submission, and one whose key or id is known."""
 
     def test_a_new_submission_is_queued_as_it_was_given(self, store: Store, clock: FakeClock) -> None:
-        job = accepted(store, body=b"body", digest="d1", scope="acme", queue="slow", caller="web")
+        job = accepted(store, body=b"body", digest="d1", follows="f1", scope="acme", queue="slow", caller="web")
 
         assert job == seen(store) == store.last(KEY)
         assert job == Job(
@@ -49,6 +49,7 @@ class Reserving(Fixtures):
             queue="slow",
             caller="web",
             digest="d1",
+            follows="f1",
             body=b"body",
             created_at=clock.now,
             changed_at=clock.now,

@@ -44,6 +44,7 @@ CREATE TABLE jobs (
   queue text COLLATE "C" NOT NULL,
   caller text COLLATE "C" NOT NULL,
   digest text COLLATE "C" NOT NULL,
+  follows text COLLATE "C" NOT NULL,
   holder text COLLATE "C" NOT NULL DEFAULT '',
   worker text COLLATE "C" NOT NULL DEFAULT '',
   -- The job that must end before this one, and the one that waits for this one.

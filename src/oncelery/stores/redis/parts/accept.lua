@@ -1,8 +1,8 @@
 -- How a submission becomes a job, or a duplicate of one. For reserve and begin, which have it as
--- ARGV 2 id, 3 key, 4 MessagePack [kind, caller, digest, scope, delay, ...].
+-- ARGV 2 id, 3 key, 4 MessagePack [kind, caller, digest, follows, scope, delay, ...].
 
 local id, key, offer = ARGV[2], ARGV[3], cmsgpack.unpack(ARGV[4])
-local kind, caller, digest, scope, delay = unpack(offer)
+local kind, caller, digest, follows, scope, delay = unpack(offer)
 local own, namesakes = ns .. 'job:' .. id, bucket('keys', key)
 
 -- `last` is the last job of the key; `old` had the same id, but is past its history and only not pruned yet.
@@ -16,11 +16,12 @@ local function accept(last, old, body, behind)
   if old then
     forget(old)
   end
-  if digest ~= '' or scope ~= '' or delay > 0 or behind then
+  if digest ~= '' or follows ~= '' or scope ~= '' or delay > 0 or behind then
     local job = { id = id, state = QUEUED, kind = kind, changed_at = at }
     update(job, {
       changed_at = at,
       digest = digest ~= '' and digest,
+      follows = follows ~= '' and follows,
       scope = scope ~= '' and scope,
       sent_at = now + delay,
       not_before = delay > 0 and now + delay,

@@ -160,8 +160,8 @@ end
 -- What few jobs have; nothing for all others.
 function seldom(job)
   local more = {
-    scope = job.scope, digest = job.digest, crashes = job.crashes, past = job.past, behind = job.behind,
-    trail_id = job.trail_id, reason = job.reason, error = job.error, progress = job.progress,
+    scope = job.scope, digest = job.digest, follows = job.follows, crashes = job.crashes, past = job.past,
+    behind = job.behind, trail_id = job.trail_id, reason = job.reason, error = job.error, progress = job.progress,
     settled_at = job.settled_at, attempt = job.attempt ~= '1' and job.attempt or nil,
     fence = job.fence ~= job.begun_at and job.fence or nil,
     replaced_by = job.replaced_by, result_omitted = job.result_omitted,
