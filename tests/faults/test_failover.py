@@ -89,7 +89,8 @@ def move_the_slot(cluster: Cluster, scene: Scene) -> None:
         names = [tell(each, "CLUSTER MYID").decode() for each in (here, there)]
         tell(there, "CLUSTER SETSLOT", slot, "IMPORTING", names[0])
         tell(here, "CLUSTER SETSLOT", slot, "MIGRATING", names[1])
-        while keys := tell(here, "CLUSTER GETKEYSINSLOT", slot, 10):
+        # In two words, or redis-py would read the names of keys, which are bytes, as text.
+        while keys := tell(here, "CLUSTER", "GETKEYSINSLOT", slot, 10):
             moved = tell(here, "MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys)
             assert moved == b"OK", (moved, keys)
         for each in (there, here):
