@@ -140,6 +140,22 @@ def test_a_dead_letter_is_revived_with_corrected_arguments(client: TestClient, h
     assert "KeyError" in client.get(f"/dead-letters/{job_id}").json()["error"]["type"]
 
 
+@pytest.mark.parametrize(
+    "corrected",
+    [{"args": [{"__type__": "bytes", "__value__": "n"}, "key"]}, {"kwargs": {"name": {"__type__": "x"}, "kind": "key"}}],
+)
+def test_corrected_arguments_reach_the_task_as_they_were_written_or_not_at_all(
+    client: TestClient, hand: Hand, corrected: dict[str, Any]
+) -> None:
+    job_id = bury(hand, client, hand.name())
+
+    answer = client.post(f"/dead-letters/{job_id}/revive", json=corrected)
+
+    assert (answer.status_code, problem(answer)) == (400, "invalid-arguments")
+    assert "__type__" in answer.json()["detail"]
+    assert hand.job(job_id).state == "buried"
+
+
 def test_a_dead_letter_that_cannot_be_read_is_not_revived_and_why_is_told(client: TestClient, hand: Hand) -> None:
     hand.app.conf.accept_content = ["json", "pickle"]
     pickled = hand.tasks.raises.apply_async((hand.name(), "refused"), serializer="pickle").id
