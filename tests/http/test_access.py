@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from fastapi.routing import APIRoute
+from guarded.app import NO_WAIT
 from guarded.hand import Hand
 from guarded.web import client_of
 from httpx2 import Response
@@ -261,6 +262,49 @@ def test_secrets_among_the_arguments_are_shown_to_nobody(hand: Hand, caplog: pyt
     assert shown == ["bob", "[redacted]", {}]
 
 
+@pytest.mark.parametrize("how", ["by policy", "by celery", "with other arguments"])
+def test_secrets_of_a_job_stay_hidden_in_the_messages_of_its_retries(hand: Hand, how: str) -> None:
+    canary = "canary-7f3a"
+
+    @hand.once.task(name="signs-in-later", bind=True, retry_on=ConnectionError, max_attempts=3, backoff=NO_WAIT)
+    def signs_in(self: Any, user: str, /, password: str) -> int:
+        if self.request.retries == 2:
+            return 2
+        match how:
+            case "by policy":
+                raise ConnectionError
+            case "by celery":
+                raise self.retry(countdown=0)
+            case _:
+                raise self.retry(args=(user,), kwargs={"password": password + "!"}, countdown=0)
+
+    client = client_of(create_app(hand.once, tasks=[signs_in], keys=KEYS))
+    body = {"user": "ann", "password": canary}
+    client.post("/jobs/signs-in-later", json=body, headers={"X-API-Key": TEXTS["all", ""]})
+    delivered = hand.deliver_all()
+
+    assert [each.headers["retries"] for each in delivered] == [0, 1, 2]
+    assert {each.headers["kwargsrepr"] for each in delivered} == {"{'password': '[redacted]'}"}
+    assert {each.headers["argsrepr"] for each in delivered} == {"('ann',)"}
+
+
+def test_secrets_stay_hidden_in_a_copy_that_waits_for_the_job_that_does_its_work(hand: Hand) -> None:
+    shown = {"argsrepr": "('ann', '[redacted]')", "kwargsrepr": "{}"}
+
+    @hand.once.task(name="signs-in-once", key="user")
+    def signs_in(user: str, password: str) -> str:  # noqa: ARG001 - that it has one
+        hand.once.send_unguarded("signs-in-once", (user, "canary-7f3a"), task_id="other", **shown)
+        assert hand.deliver().state == "IGNORED"
+        return user
+
+    signs_in.delay("ann", "canary-7f3a")
+    hand.deliver()
+    parked = hand.deliver()
+
+    assert (parked.id, parked.value) == ("other", "ann")
+    assert {name: parked.headers[name] for name in shown} == shown
+
+
 def test_a_dead_letter_is_corrected_by_who_has_not_seen_its_secrets(hand: Hand) -> None:
     seen: list[tuple[str, str]] = []
 
@@ -281,7 +325,8 @@ def test_a_dead_letter_is_corrected_by_who_has_not_seen_its_secrets(hand: Hand) 
 
     assert revive({"user": "[redacted]", "password": ["[redacted]"]}) == 400
     assert revive(shown | {"user": "ann"}) == 202
-    hand.deliver_all()
+    (revived,) = hand.deliver_all()
+    assert revived.headers["kwargsrepr"] == "{'user': 'ann', 'password': '[redacted]'}"
     assert seen == [("an", "p"), ("ann", "p")]
 
 

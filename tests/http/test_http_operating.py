@@ -142,7 +142,10 @@ def test_a_dead_letter_is_revived_with_corrected_arguments(client: TestClient, h
 
 @pytest.mark.parametrize(
     "corrected",
-    [{"args": [{"__type__": "bytes", "__value__": "n"}, "key"]}, {"kwargs": {"name": {"__type__": "x"}, "kind": "key"}}],
+    [
+        {"args": [{"__type__": "bytes", "__value__": "n"}, "key"]},
+        {"kwargs": {"name": {"__type__": "x"}, "kind": "key"}},
+    ],
 )
 def test_corrected_arguments_reach_the_task_as_they_were_written_or_not_at_all(
     client: TestClient, hand: Hand, corrected: dict[str, Any]

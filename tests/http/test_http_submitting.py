@@ -131,7 +131,6 @@ def test_a_task_that_takes_any_name_is_not_called_with_the_broker_s_tags(hand: H
     assert [each.value for each in hand.deliver_all()] == [["__value__", "type"]]
 
 
-
 @pytest.mark.parametrize(
     ("body", "wrong"),
     [

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from celery import Celery
 from celery.utils.text import match_case
+from msgspec.structs import replace
 
 from oncelery.celery.board import Board
 from oncelery.celery.callbacks import Callbacks, declare
@@ -285,6 +286,9 @@ class Oncelery:
         args = None if args is None else restored(args, message.args)
         kwargs = None if kwargs is None else restored(kwargs, message.kwargs)
         message = message.revived(args, kwargs)
+        if corrected:
+            shown = self.reading.reprs(message.task, message.args, message.kwargs)
+            message = replace(message, options={**message.options, **shown})
         task = self.find_task(message.task)
         if task is None and corrected:
             raise RevivalError(f"this process does not know the task {message.task!r}: import its module, or let it be")

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from celery import Celery
 
 from oncelery.celery.message import REPLACED, read
 from oncelery.operations.jobs import CODE, Call
 from oncelery.operations.redaction import HIDDEN, Redaction
+
+#: How many characters of a call a message shows to monitors and logs.
+SHOWN: Final = 1024
 
 
 class Reading:
@@ -35,6 +38,11 @@ class Reading:
         names = list(inspect.signature(known.run).parameters)
         given = [HIDDEN if self._redact.hides(name) else self._redact(arg) for name, arg in zip(names, args)]  # noqa: B905
         return Call((*given, *self._redact(args[len(given) :])), self._redact(kwargs))
+
+    def reprs(self, task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, str]:
+        """Give what the message of a call shows of it, as options of `apply_async`: without its secrets."""
+        call = self.shown(task, args, kwargs)
+        return {"argsrepr": repr(call.args)[:SHOWN], "kwargsrepr": repr(call.kwargs)[:SHOWN]}
 
     def result(self, result: bytes) -> Any:
         """Read what a task returned; nothing, if another one took its place."""

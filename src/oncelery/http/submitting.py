@@ -32,9 +32,6 @@ except ImportError:  # pragma: no cover - the extra is not installed
 #: The header of an answer that is not the first one.
 REPLAYED: Final = "Idempotent-Replayed"
 
-#: How many characters of a call Celery tells.
-SHOWN: Final = 1024
-
 
 async def submit(
     task: IdempotentTask,
@@ -66,9 +63,7 @@ async def submit(
     """
     if trace := carried(request.headers if request else {}):
         options["headers"] = {**(options.get("headers") or {}), **trace}
-    # What Celery tells of the call: to monitors, in logs.
-    shown = task.oncelery.reading.shown(task.name, args, kwargs or {})
-    options |= {"argsrepr": repr(shown.args)[:SHOWN], "kwargsrepr": repr(shown.kwargs)[:SHOWN]}
+    options |= task.oncelery.reading.reprs(task.name, args, kwargs or {})
     job, replayed = await in_thread(
         _publish,
         task,
