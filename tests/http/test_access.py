@@ -267,7 +267,7 @@ def test_secrets_of_a_job_stay_hidden_in_the_messages_of_its_retries(hand: Hand,
     canary = "canary-7f3a"
 
     @hand.once.task(name="signs-in-later", bind=True, retry_on=ConnectionError, max_attempts=3, backoff=NO_WAIT)
-    def signs_in(self: Any, user: str, /, password: str) -> int:
+    def signs_in(self: Any, user: str, /, password: str) -> int:  # noqa: ANN401 - bound
         if self.request.retries == 2:
             return 2
         match how:
