@@ -101,9 +101,12 @@ def test_each_route_has_its_role(service: Service) -> None:
 def test_a_route_is_for_those_who_have_its_role_and_for_nobody_else(service: Service, route: tuple[str, str]) -> None:
     wanted = ROLES[route]
     for role in Role:
-        status = service.ask(route, TEXTS[role, ""]).status_code
+        answer = service.ask(route, TEXTS[role, ""])
+        status = answer.status_code
         assert (status == 403) == (wanted not in (None, role)), (role, status)
         assert status != 401
+        if wanted and status == 403:
+            assert answer.json()["detail"] == f"API key '{role.value} of all' lacks the role '{wanted.value}'"
 
     for nobody in (None, "", "once_guess", TEXTS[SUBMIT, ""][:-1], KEYS[0].sha256):
         answer = service.ask(route, nobody)
@@ -124,6 +127,36 @@ def test_another_tenant_s_job_is_not_there(service: Service, route: tuple[str, s
     assert foreign.json()["detail"].replace(service.job_id, "nothing") == nothing.json()["detail"]
     assert service.hand.job(service.job_id) == before
     assert service.ask(route, TEXTS["all", "acme"]).status_code < 400 or route[1].endswith("cancel")
+
+
+def test_of_16_tenants_each_finds_its_own_and_changes_nothing_of_the_next(hand: Hand) -> None:
+    tenants = [f"tenant-{number}" for number in range(16)]
+    made = {
+        (tenant, role): new_key(f"{role} of {tenant}", scope=tenant, roles=[role])
+        for tenant in tenants
+        for role in Role
+    }
+    ids = {tenant: str(hand.tasks.raises.apply_async(("n", "refused"), scope=tenant).id) for tenant in tenants}
+    hand.deliver_all()
+    client = client_of(create_app(hand.once, tasks=[hand.tasks.raises], keys=[key for _, key in made.values()]))
+
+    def ask(route: tuple[str, str], tenant: str, role: Role, job_id: str) -> Response:
+        body = {"json": BODIES[route]} if route in BODIES else {}
+        headers = {"X-API-Key": made[tenant, role][0]}
+        return client.request(route[0], route[1].replace("{job_id}", job_id), headers=headers, **body)
+
+    before = {job_id: hand.job(job_id) for job_id in ids.values()}
+    for mine, theirs in zip(tenants, tenants[1:] + tenants[:1], strict=True):
+        for route, wanted in ROLES.items():
+            for role in Role:
+                if "{job_id}" in route[1]:
+                    assert ask(route, mine, role, ids[theirs]).status_code == (404 if role is wanted else 403), route
+        for path in ("/jobs", "/dead-letters"):
+            assert [item["id"] for item in ask(("GET", path), mine, READ, "").json()["items"]] == [ids[mine]]
+        fates = ask(("POST", "/dead-letters/revive"), mine, OPERATE, "").json()["items"]
+        assert [item["job_id"] for item in fates] == [ids[mine]]
+        assert ask(("GET", "/jobs/{job_id}"), mine, READ, ids[mine]).json()["scope"] == mine
+    assert {job_id: hand.job(job_id) for job_id in ids.values()} == before
 
 
 @pytest.mark.parametrize("route", [("GET", "/jobs"), ("GET", "/dead-letters"), ("GET", "/duplicates")], ids=" ".join)
@@ -210,7 +243,15 @@ def test_the_schema_names_the_tasks_to_those_alone_who_may_read(service: Service
     assert "/jobs/raises" in service.ask(("GET", "/openapi.json"), TEXTS[READ, "acme"]).json()["paths"]
     assert status("/openapi.json", TEXTS[SUBMIT, ""]) == 403
     assert status("/openapi.json", None) == status("/openapi.json", "once_guess") == 401
-    assert {status(page, TEXTS[READ, ""]) for page in ("/docs", "/redoc", "/docs/oauth2-redirect")} == {404}
+
+
+def test_no_page_has_a_script_from_elsewhere(service: Service) -> None:
+    pages = ("/docs", "/redoc", "/docs/oauth2-redirect")
+    without_keys = client_of(create_app(service.hand.once))
+
+    assert {service.ask(("GET", page), TEXTS[READ, ""]).status_code for page in pages} == {404}
+    assert {without_keys.get(page).status_code for page in pages} == {404}
+    assert without_keys.get("/openapi.json").status_code == 200
 
 
 # What is taken, and what is shown

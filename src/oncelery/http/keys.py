@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import re
 import secrets
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
 from os import PathLike
 from pathlib import Path
 from shutil import copymode
+from tempfile import mkstemp
 from time import monotonic
 
 import msgspec
@@ -74,12 +76,36 @@ def new_key(name: str, *, scope: str = "", roles: Iterable[Role | str] = tuple(R
 
 
 def add_to_file(path: Path, key: ApiKey) -> None:
-    """Add a key to a file of keys, or make the file; who reads it meanwhile has the old one or the new one, whole."""
-    known = _File(path)() if path.exists() else ()
-    written = msgspec.json.format(msgspec.json.encode([*known, key], order="deterministic"))
-    fresh = path.with_name(f"{path.name}.new")
+    """Add a key to a file of keys, or make the file, for its owner alone.
+
+    A process that reads it meanwhile has the old file or the new one, whole; two that add keys do so in turn.
+    """
     try:
-        fresh.write_bytes(written + b"\n")
+        with _locked(path.parent):
+            known = _File(path)() if path.exists() else ()
+            written = msgspec.json.format(msgspec.json.encode([*known, key], order="deterministic"))
+            _replace(path, written + b"\n")
+    except OSError as error:
+        raise ConfigurationError(f"the file of API keys {str(path)!r} cannot be written: {error}") from error
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of the folder: the file itself is replaced, and its lock with it."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(opened)
+
+
+def _replace(path: Path, content: bytes) -> None:
+    opened, name = mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    fresh = Path(name)
+    try:
+        with os.fdopen(opened, "wb") as file:
+            file.write(content)
         if path.exists():
             copymode(path, fresh)
             about = path.stat()
@@ -87,8 +113,9 @@ def add_to_file(path: Path, key: ApiKey) -> None:
             with suppress(PermissionError):
                 os.chown(fresh, about.st_uid, about.st_gid)
         fresh.replace(path)
-    except OSError as error:
-        raise ConfigurationError(f"the file of API keys {str(path)!r} cannot be written: {error}") from error
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise
 
 
 def digest_of(text: str) -> str:

@@ -151,7 +151,8 @@ class Site:
             caller = await enter(self._desk.access, with_key(_without_cookie(request), key), Role.READ)
         except ProblemError as error:
             tell_sign_in(None, host)
-            shown = Shown(template="sign_in.html", values={"wrong": error.detail}, status=error.status_code)
+            wrong = "No such API key." if error.status_code == _UNAUTHORIZED else f"{error.detail}."
+            shown = Shown(template="sign_in.html", values={"wrong": wrong}, status=error.status_code)
             return self._answer(request, shown, None)
         tell_sign_in(caller, host)
         response = RedirectResponse(urls("/jobs" if caller.scope else "/"), 303)
