@@ -10,10 +10,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from celery import Celery
+from celery.utils.objects import FallbackContext
 from celery.utils.text import match_case
 from msgspec.structs import replace
 
 from oncelery.celery.board import Board
+from oncelery.celery.broker import Broker
 from oncelery.celery.callbacks import Callbacks, declare
 from oncelery.celery.declaring import refuse_lookalikes
 from oncelery.celery.flusher import Flusher
@@ -121,6 +123,11 @@ class Oncelery:
     def counting(self) -> Counting:
         """What this process has decided, on its way to the ledger's counters."""
         return Counting(lambda counts: self.ledger.count(counts))  # noqa: PLW0108 - the ledger is made after it
+
+    @made_once
+    def broker(self) -> Broker:
+        """The broker, for a process that serves others."""
+        return Broker(self.app)
 
     @made_once
     def callbacks(self) -> Callbacks:
@@ -245,7 +252,8 @@ class Oncelery:
 
     def _producer_or_acquire(self, producer: Any = None) -> Any:
         """Take a producer as Celery does, but only once the ledger has accepted the job that it is taken for."""
-        taking = self._take_producer(producer)
+        bounded = producer is None and self.broker.is_bounded
+        taking: Any = FallbackContext(None, self.broker.producer) if bounded else self._take_producer(producer)
         # Before it is taken: others may be waiting for it.
         if gate := at_the_gate.get():
             gate.go_on()
@@ -259,9 +267,13 @@ class Oncelery:
         return Jobs(
             self.ledger,
             read=self.reading,
-            terminate=lambda job: self.app.control.revoke(sent_as(self.app, job)[0], terminate=True),
+            terminate=self._terminate,
             tell=lambda job: tell_cancelled(self.app, job),
         )
+
+    def _terminate(self, job: Job) -> None:
+        self.broker.require()
+        self.app.control.revoke(sent_as(self.app, job)[0], terminate=True)
 
     @made_once
     def dead_letters(self) -> DeadLetters:

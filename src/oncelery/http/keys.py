@@ -7,7 +7,6 @@ import logging
 import os
 import re
 import secrets
-import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -21,8 +20,9 @@ from time import monotonic
 
 import msgspec
 
+from oncelery.breaker import Breaker
 from oncelery.errors import ConfigurationError
-from oncelery.http.threads import in_thread
+from oncelery.http.threads import looked
 
 _logger = logging.getLogger("oncelery")
 
@@ -31,6 +31,9 @@ PREFIX = "once_"
 
 #: How long keys are taken to be what they were, in seconds: that late a rotation is seen.
 FRESH = 1.0
+
+#: How long the source of keys may take to answer, in seconds; then those from before are good until it does.
+PATIENCE = 5.0
 
 _DIGEST = re.compile("[0-9a-f]{64}")
 
@@ -130,28 +133,23 @@ class Keys:
         self._read = _reader(source)
         self._known: Mapping[str, ApiKey] = _by_digest(self._read())
         self._read_at = monotonic()
-        self._reading = threading.Lock()
+        self._reading = Breaker(self._refresh, name="source of API keys", seconds=PATIENCE, every=FRESH)
 
     async def find(self, text: str) -> ApiKey | None:
         """Find the key that this is the text of."""
-        if self._is_old():
-            await in_thread(self._refresh)
+        if monotonic() - self._read_at > FRESH and not self._reading.is_late:
+            # All wait for it: a key may have been taken away since.
+            await looked(self._reading)
         # By its hash, so that how long it takes tells nothing of the keys that are there.
         return self._known.get(digest_of(text))
 
-    def _is_old(self) -> bool:
-        return monotonic() - self._read_at > FRESH
-
     def _refresh(self) -> None:
-        # One reads, and who comes meanwhile waits for it: a key may have been taken away since.
-        with self._reading:
-            if self._is_old():
-                try:
-                    self._known = _by_digest(self._read())
-                except Exception:
-                    # Half a file must neither lock everybody out nor let anybody in.
-                    _logger.exception("the API keys could not be read again; those from before are still good")
-                self._read_at = monotonic()
+        try:
+            self._known = _by_digest(self._read())
+        except Exception:
+            # Half a file must neither lock everybody out nor let anybody in.
+            _logger.exception("the API keys could not be read again; those from before are still good")
+        self._read_at = monotonic()
 
 
 def _reader(source: KeySource) -> Callable[[], Iterable[ApiKey]]:

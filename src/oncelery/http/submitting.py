@@ -14,7 +14,7 @@ from oncelery.errors import OnceleryError
 from oncelery.failpoints import failpoint
 from oncelery.http.problems import BROKER_UNAVAILABLE, ProblemError, location_of, problem_of
 from oncelery.http.service import show_job
-from oncelery.http.threads import in_thread
+from oncelery.http.threads import Peers
 from oncelery.job import Job, State
 
 if TYPE_CHECKING:
@@ -64,7 +64,10 @@ async def submit(
     if trace := carried(request.headers if request else {}):
         options["headers"] = {**(options.get("headers") or {}), **trace}
     options |= task.oncelery.reading.reprs(task.name, args, kwargs or {})
-    job, replayed = await in_thread(
+    peers = Peers.of(task.oncelery)
+    # An eager app runs the task here.
+    act = peers.act_at_length if task.app.conf.task_always_eager else peers.act
+    job, replayed = await act(
         _publish,
         task,
         jobs_url,
