@@ -29,6 +29,21 @@ def escaped(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
+#: The name by which the broker's JSON marks an object that stands for bytes, a Decimal, an instant and the like.
+TAG = "__type__"
+
+
+def is_tagged(value: object) -> bool:
+    """Whether an object somewhere in a value has the name `__type__`: a worker would read it as another type."""
+    match value:
+        case dict():
+            return TAG in value or any(map(is_tagged, value.values()))
+        case list() | tuple() | set() | frozenset():
+            return any(map(is_tagged, value))
+        case _:
+            return False
+
+
 def _whole(value: object) -> object:
     match value:
         case str():

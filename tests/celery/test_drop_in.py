@@ -8,7 +8,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from celery import Celery, Task
+from celery import Celery, Task, uuid
 from guarded.hand import Hand
 from guarded.world import unshared_tasks
 
@@ -21,7 +21,8 @@ def app() -> Iterator[Celery]:
     """Give an app of this test alone, on nothing but memory."""
     with unshared_tasks():
         app = Celery("shop", set_as_current=False, broker="memory://", backend="cache+memory://")
-        app.conf.update(oncelery_store="memory://")
+        # A queue of this test alone: the memory transport is one for the whole process.
+        app.conf.update(oncelery_store="memory://", task_default_queue=uuid())
         yield app
 
 
@@ -46,7 +47,7 @@ def test_a_mock_of_celerys_send_task_catches_every_call(app: Celery, kind: str, 
 
     assert sent.call_count == 3
     with app.connection_for_read() as connection:
-        assert connection.SimpleQueue("celery").qsize() == 0
+        assert connection.SimpleQueue(app.conf.task_default_queue).qsize() == 0
 
 
 @pytest.mark.parametrize("autospec", [False, True])

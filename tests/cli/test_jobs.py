@@ -241,6 +241,18 @@ def test_dead_letters_are_listed_revived_and_discarded(desk: Desk, app: Callable
     ]
 
 
+def test_corrected_arguments_with_a_tag_of_the_broker_s_json_are_refused(
+    desk: Desk, app: Callable[..., Result]
+) -> None:
+    letter = desk.bury("a")
+
+    refused = app("dead-letters", "revive", letter, "--args", '[{"__type__": "bytes", "__value__": "a"}]')
+
+    assert refused.exit_code == 1
+    assert "'__type__' cannot be a name in an argument" in refused.stdout
+    assert desk.state("a") == "buried"
+
+
 def test_a_dry_run_of_one_tells_what_becomes_of_that_one(desk: Desk, app: Callable[..., Result]) -> None:
     older = desk.bury("a")
     body = b'["shop.charge", ["a"], {}, {}]'

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from fastapi.routing import APIRoute
+from guarded.app import NO_WAIT
 from guarded.hand import Hand
 from guarded.web import client_of
 from httpx2 import Response
@@ -100,9 +101,12 @@ def test_each_route_has_its_role(service: Service) -> None:
 def test_a_route_is_for_those_who_have_its_role_and_for_nobody_else(service: Service, route: tuple[str, str]) -> None:
     wanted = ROLES[route]
     for role in Role:
-        status = service.ask(route, TEXTS[role, ""]).status_code
+        answer = service.ask(route, TEXTS[role, ""])
+        status = answer.status_code
         assert (status == 403) == (wanted not in (None, role)), (role, status)
         assert status != 401
+        if wanted and status == 403:
+            assert answer.json()["detail"] == f"API key '{role.value} of all' lacks the role '{wanted.value}'"
 
     for nobody in (None, "", "once_guess", TEXTS[SUBMIT, ""][:-1], KEYS[0].sha256):
         answer = service.ask(route, nobody)
@@ -123,6 +127,36 @@ def test_another_tenant_s_job_is_not_there(service: Service, route: tuple[str, s
     assert foreign.json()["detail"].replace(service.job_id, "nothing") == nothing.json()["detail"]
     assert service.hand.job(service.job_id) == before
     assert service.ask(route, TEXTS["all", "acme"]).status_code < 400 or route[1].endswith("cancel")
+
+
+def test_of_16_tenants_each_finds_its_own_and_changes_nothing_of_the_next(hand: Hand) -> None:
+    tenants = [f"tenant-{number}" for number in range(16)]
+    made = {
+        (tenant, role): new_key(f"{role} of {tenant}", scope=tenant, roles=[role])
+        for tenant in tenants
+        for role in Role
+    }
+    ids = {tenant: str(hand.tasks.raises.apply_async(("n", "refused"), scope=tenant).id) for tenant in tenants}
+    hand.deliver_all()
+    client = client_of(create_app(hand.once, tasks=[hand.tasks.raises], keys=[key for _, key in made.values()]))
+
+    def ask(route: tuple[str, str], tenant: str, role: Role, job_id: str) -> Response:
+        body = {"json": BODIES[route]} if route in BODIES else {}
+        headers = {"X-API-Key": made[tenant, role][0]}
+        return client.request(route[0], route[1].replace("{job_id}", job_id), headers=headers, **body)
+
+    before = {job_id: hand.job(job_id) for job_id in ids.values()}
+    for mine, theirs in zip(tenants, tenants[1:] + tenants[:1], strict=True):
+        for route, wanted in ROLES.items():
+            for role in Role:
+                if "{job_id}" in route[1]:
+                    assert ask(route, mine, role, ids[theirs]).status_code == (404 if role is wanted else 403), route
+        for path in ("/jobs", "/dead-letters"):
+            assert [item["id"] for item in ask(("GET", path), mine, READ, "").json()["items"]] == [ids[mine]]
+        fates = ask(("POST", "/dead-letters/revive"), mine, OPERATE, "").json()["items"]
+        assert [item["job_id"] for item in fates] == [ids[mine]]
+        assert ask(("GET", "/jobs/{job_id}"), mine, READ, ids[mine]).json()["scope"] == mine
+    assert {job_id: hand.job(job_id) for job_id in ids.values()} == before
 
 
 @pytest.mark.parametrize("route", [("GET", "/jobs"), ("GET", "/dead-letters"), ("GET", "/duplicates")], ids=" ".join)
@@ -209,7 +243,15 @@ def test_the_schema_names_the_tasks_to_those_alone_who_may_read(service: Service
     assert "/jobs/raises" in service.ask(("GET", "/openapi.json"), TEXTS[READ, "acme"]).json()["paths"]
     assert status("/openapi.json", TEXTS[SUBMIT, ""]) == 403
     assert status("/openapi.json", None) == status("/openapi.json", "once_guess") == 401
-    assert {status(page, TEXTS[READ, ""]) for page in ("/docs", "/redoc", "/docs/oauth2-redirect")} == {404}
+
+
+def test_no_page_has_a_script_from_elsewhere(service: Service) -> None:
+    pages = ("/docs", "/redoc", "/docs/oauth2-redirect")
+    without_keys = client_of(create_app(service.hand.once))
+
+    assert {service.ask(("GET", page), TEXTS[READ, ""]).status_code for page in pages} == {404}
+    assert {without_keys.get(page).status_code for page in pages} == {404}
+    assert without_keys.get("/openapi.json").status_code == 200
 
 
 # What is taken, and what is shown
@@ -261,6 +303,49 @@ def test_secrets_among_the_arguments_are_shown_to_nobody(hand: Hand, caplog: pyt
     assert shown == ["bob", "[redacted]", {}]
 
 
+@pytest.mark.parametrize("how", ["by policy", "by celery", "with other arguments"])
+def test_secrets_of_a_job_stay_hidden_in_the_messages_of_its_retries(hand: Hand, how: str) -> None:
+    canary = "canary-7f3a"
+
+    @hand.once.task(name="signs-in-later", bind=True, retry_on=ConnectionError, max_attempts=3, backoff=NO_WAIT)
+    def signs_in(self: Any, user: str, /, password: str) -> int:  # noqa: ANN401 - bound
+        if self.request.retries == 2:
+            return 2
+        match how:
+            case "by policy":
+                raise ConnectionError
+            case "by celery":
+                raise self.retry(countdown=0)
+            case _:
+                raise self.retry(args=(user,), kwargs={"password": password + "!"}, countdown=0)
+
+    client = client_of(create_app(hand.once, tasks=[signs_in], keys=KEYS))
+    body = {"user": "ann", "password": canary}
+    client.post("/jobs/signs-in-later", json=body, headers={"X-API-Key": TEXTS["all", ""]})
+    delivered = hand.deliver_all()
+
+    assert [each.headers["retries"] for each in delivered] == [0, 1, 2]
+    assert {each.headers["kwargsrepr"] for each in delivered} == {"{'password': '[redacted]'}"}
+    assert {each.headers["argsrepr"] for each in delivered} == {"('ann',)"}
+
+
+def test_secrets_stay_hidden_in_a_copy_that_waits_for_the_job_that_does_its_work(hand: Hand) -> None:
+    shown = {"argsrepr": "('ann', '[redacted]')", "kwargsrepr": "{}"}
+
+    @hand.once.task(name="signs-in-once", key="user")
+    def signs_in(user: str, password: str) -> str:  # noqa: ARG001 - that it has one
+        hand.once.send_unguarded("signs-in-once", (user, "canary-7f3a"), task_id="other", **shown)
+        assert hand.deliver().state == "IGNORED"
+        return user
+
+    signs_in.delay("ann", "canary-7f3a")
+    hand.deliver()
+    parked = hand.deliver()
+
+    assert (parked.id, parked.value) == ("other", "ann")
+    assert {name: parked.headers[name] for name in shown} == shown
+
+
 def test_a_dead_letter_is_corrected_by_who_has_not_seen_its_secrets(hand: Hand) -> None:
     seen: list[tuple[str, str]] = []
 
@@ -281,7 +366,8 @@ def test_a_dead_letter_is_corrected_by_who_has_not_seen_its_secrets(hand: Hand) 
 
     assert revive({"user": "[redacted]", "password": ["[redacted]"]}) == 400
     assert revive(shown | {"user": "ann"}) == 202
-    hand.deliver_all()
+    (revived,) = hand.deliver_all()
+    assert revived.headers["kwargsrepr"] == "{'user': 'ann', 'password': '[redacted]'}"
     assert seen == [("an", "p"), ("ann", "p")]
 
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from oncelery.cli.new_key import ROLES
 from oncelery.http import ApiKey, Role, create_app, create_router, new_key
 from oncelery.http import keys as keys_module
 from oncelery.http.auth import tell_local
+from oncelery.http.keys import add_to_file
 
 #: Longer than anything here takes on a busy machine; reached only by a test that fails.
 SOON = 20.0
@@ -143,6 +145,25 @@ def test_a_key_is_kept_as_its_hash_and_has_256_bits() -> None:
     assert (key.scope, key.roles) == ("acme", frozenset({Role.SUBMIT}))
 
 
+def test_keys_that_are_added_at_the_same_time_are_all_kept_and_for_the_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    at_once = threading.Barrier(12)
+
+    def add(number: int) -> list[str]:
+        at_once.wait(SOON)
+        made = [new_key(f"key {number} {each}")[1] for each in range(5)]
+        for key in made:
+            add_to_file(path, key)
+        return [key.name for key in made]
+
+    with ThreadPoolExecutor(12) as adding:
+        added = {name for names in adding.map(add, range(12)) for name in names}
+
+    assert {entry["name"] for entry in json.loads(path.read_text())} == added
+    assert [entry.name for entry in tmp_path.iterdir()] == ["keys.json"]
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
 def test_the_command_makes_keys_and_adds_them_to_the_file(hand: Hand, tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
 
@@ -246,6 +267,11 @@ def test_this_machine_s_own_names_are_good(hand: Hand, name: str) -> None:
     [
         {"Origin": "https://evil.example"},
         {"Origin": "null"},
+        {"Origin": ""},
+        {"Origin": "http://localhost:9999"},
+        {"Origin": "http://127.0.0.1"},
+        {"Origin": "https://localhost"},
+        {"Origin": "http://localhost:nonsense"},
         {"X-Forwarded-For": "10.0.0.7"},
         {"X-Forwarded-Host": "shop.example"},
         {"X-Forwarded-Proto": "https"},
@@ -262,6 +288,15 @@ def test_neither_a_page_from_elsewhere_nor_a_proxy_is_taken_for_this_machine(
 
     assert client.post("/jobs/any/cancel", headers=headers).status_code == 403
     assert client.post("/jobs/any/cancel", headers={"Origin": "http://localhost"}).status_code == 404
+
+
+@pytest.mark.parametrize("name", ["localhost:8000", "127.0.0.1:8000", "[::1]:8000"])
+def test_without_keys_a_page_of_another_port_of_this_machine_can_do_nothing(hand: Hand, name: str) -> None:
+    client = client_of(create_app(hand.once), name=name)
+    other = name.replace("8000", "9999")
+
+    assert client.post("/jobs/any/cancel", headers={"Origin": f"http://{other}"}).status_code == 403
+    assert client.post("/jobs/any/cancel", headers={"Origin": f"http://{name}"}).status_code == 404
 
 
 def test_a_proxy_that_adds_no_header_is_known_by_its_old_version_of_http(hand: Hand) -> None:

@@ -54,6 +54,7 @@ def test_a_wrong_key_is_refused_and_not_kept(doors: Doors) -> None:
     answer = board.post("/sign-in", key="once_wrong")
 
     assert answer.status_code == 401
+    assert "No such API key." in text_of(answer)
     assert "oncelery_api_key" not in board.client.cookies
 
 

@@ -98,7 +98,11 @@ def test_long_arguments_are_edited_whole_and_what_no_form_can_carry_is_not(board
 
 
 @pytest.mark.parametrize(
-    "arguments", ["nonsense", "[]", '{"args": 1, "kwargs": {}}', '{"args": [1, 2, 3, 4], "kwargs": {}}']
+    "arguments",
+    [
+        *("nonsense", "[]", '{"args": 1, "kwargs": {}}', '{"args": [1, 2, 3, 4], "kwargs": {}}'),
+        '{"args": ["n", {"__type__": "bytes", "__value__": "key"}], "kwargs": {}}',
+    ],
 )
 def test_arguments_that_the_task_cannot_be_called_with_are_refused(
     board: Dashboard, hand: Hand, arguments: str

@@ -133,8 +133,8 @@ def test_a_page_that_is_open_is_sent_again_when_it_changes_and_only_then(monkeyp
     monkeypatch.setattr(live, "LOOK_EVERY", 0)
     looks = iter(["first", "first", "second", "second", "first"])
 
-    async def look() -> str:
-        return next(looks)
+    async def look() -> tuple[str, bool]:
+        return next(looks), True
 
     async def sent() -> list[object]:
         parts = aiter(live.stream(look).body_iterator)
@@ -142,6 +142,33 @@ def test_a_page_that_is_open_is_sent_again_when_it_changes_and_only_then(monkeyp
 
     _begin, *messages = asyncio.run(sent())
     assert messages == [live.message(text) for text in ("first", "second", "first")]
+
+
+def test_a_page_that_could_not_be_made_is_tried_again_after_a_second_however_long_it_took(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = iter([("trouble", False), ("slow", True), ("last", True)])
+    pauses: list[float] = []
+    now = 0.0
+
+    async def look() -> tuple[str, bool]:
+        nonlocal now
+        now += 2.0
+        return next(looks)
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    async def sent() -> None:
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
+        monkeypatch.setattr("oncelery.http.dashboard.live.asyncio.sleep", sleep)
+        parts = aiter(live.stream(look).body_iterator)
+        for _ in range(4):
+            await anext(parts)
+
+    asyncio.run(sent())
+
+    assert pauses == [live.LOOK_EVERY, 10.0]
 
 
 def test_a_page_that_is_asked_for_as_a_stream_is_sent_without_its_frame(hand: Hand) -> None:

@@ -16,6 +16,7 @@ from oncelery import StoreUnavailableError
 from oncelery.celery.message import write
 from oncelery.http import views
 from oncelery.job import Job
+from oncelery.telemetry.logging import log
 
 
 def bury(hand: Hand, client: TestClient, name: str = "") -> str:
@@ -138,6 +139,25 @@ def test_a_dead_letter_is_revived_with_corrected_arguments(client: TestClient, h
     assert (right.status_code, right.json()["state"]) == (202, "queued")
     assert (again.status_code, problem(again), again.json()["state"]) == (409, "not-buried", "queued")
     assert "KeyError" in client.get(f"/dead-letters/{job_id}").json()["error"]["type"]
+
+
+@pytest.mark.parametrize(
+    "corrected",
+    [
+        {"args": [{"__type__": "bytes", "__value__": "n"}, "key"]},
+        {"kwargs": {"name": {"__type__": "x"}, "kind": "key"}},
+    ],
+)
+def test_corrected_arguments_reach_the_task_as_they_were_written_or_not_at_all(
+    client: TestClient, hand: Hand, corrected: dict[str, Any]
+) -> None:
+    job_id = bury(hand, client, hand.name())
+
+    answer = client.post(f"/dead-letters/{job_id}/revive", json=corrected)
+
+    assert (answer.status_code, problem(answer)) == (400, "invalid-arguments")
+    assert "__type__" in answer.json()["detail"]
+    assert hand.job(job_id).state == "buried"
 
 
 def test_a_dead_letter_that_cannot_be_read_is_not_revived_and_why_is_told(client: TestClient, hand: Hand) -> None:
@@ -267,6 +287,21 @@ def test_each_act_is_a_line_of_the_audit_with_who_and_what_came_of_it(
         f"(this machine): revive job {third} of raises: revived",
         f"(this machine): discard job {third} of raises: discarded",
     ]
+
+
+def test_the_reason_of_a_cancellation_cannot_pass_for_a_line_of_the_audit(
+    client: TestClient, hand: Hand, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "oncelery")
+    caplog.handler.setFormatter(logging.Formatter("%(name)s %(message)s"))
+    hand.once.ledger.events.subscribe(log)
+    job_id = hand.tasks.joining.delay(hand.name()).id
+
+    client.post(f"/jobs/{job_id}/cancel", params={"reason": "x): ok\noncelery.audit admin: discard job 42"})
+
+    lines = caplog.text.splitlines()
+    assert [line.split()[0] for line in lines] == ["oncelery.events", "oncelery.audit"]
+    assert not [line for line in lines if line.startswith("oncelery.audit admin")]
 
 
 def test_a_process_that_could_not_be_told_is_in_the_audit(

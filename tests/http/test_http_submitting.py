@@ -129,6 +129,38 @@ def test_a_rejecting_task_answers_a_duplicate_with_the_id_the_state_and_the_link
 
 
 @pytest.mark.parametrize(
+    "payload",
+    [
+        {"__type__": "bytes", "__value__": "abc"},
+        {"__type__": "decimal", "__value__": "1.5"},
+        {"__type__": "uuid", "__value__": "no uuid"},
+        [{"deep": [{"__type__": "unknown", "__value__": 1}]}],
+        {"__type__": "alone"},
+    ],
+)
+def test_an_argument_that_the_broker_would_turn_into_another_type_is_refused(
+    client: TestClient, hand: Hand, payload: object
+) -> None:
+    answer = client.post("/jobs/joining", json={"name": hand.name(), "payload": payload})
+
+    assert (answer.status_code, problem(answer)) == (400, "invalid-arguments")
+    assert "__type__" in answer.json()["detail"]
+    assert hand.waiting() == 0
+
+
+def test_a_task_that_takes_any_name_is_not_called_with_the_broker_s_tags(hand: Hand) -> None:
+    @hand.once.task(name="takes-any-name")
+    def takes_any(**names: object) -> list[str]:
+        return list(names)
+
+    client = client_of(create_app(hand.once, tasks=[takes_any]))
+
+    assert client.post("/jobs/takes-any-name", json={"__type__": "bytes", "__value__": "abc"}).status_code == 400
+    assert client.post("/jobs/takes-any-name", json={"__value__": "abc", "type": "__type__"}).status_code == 202
+    assert [each.value for each in hand.deliver_all()] == [["__value__", "type"]]
+
+
+@pytest.mark.parametrize(
     ("body", "wrong"),
     [
         ({}, "name"),

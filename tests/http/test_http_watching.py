@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, MutableMapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -16,10 +17,12 @@ from guarded.web import HERE
 from httpx2 import ASGITransport, AsyncClient, Response
 
 from oncelery import StoreUnavailableError
+from oncelery.breaker import Breaker
 from oncelery.embedded.process import eventually
 from oncelery.http import create_app, jobs, service, watching
 from oncelery.http import keys as keys_module
 from oncelery.http.keys import new_key
+from oncelery.http.threads import Peers
 from oncelery.http.watching import Watcher
 from oncelery.job import Job
 
@@ -29,12 +32,12 @@ SOON = 40.0
 
 @pytest.fixture
 def watcher(hand: Hand) -> Watcher:
-    return Watcher(hand.once.jobs.get)
+    return Watcher(hand.once.jobs.get, store=Peers.of(hand.once).store)
 
 
 @pytest.fixture
 def app(hand: Hand, watcher: Watcher, monkeypatch: pytest.MonkeyPatch) -> FastAPI:
-    monkeypatch.setattr(service, "Watcher", lambda _look: watcher)
+    monkeypatch.setattr(service, "Watcher", lambda *_, **__: watcher)
     return create_app(hand.once, tasks=["joining"])
 
 
@@ -303,7 +306,7 @@ def test_a_stream_ends_when_its_key_is_taken_away(
 ) -> None:
     monkeypatch.setattr(jobs, "PING_EVERY", 0.01)
     monkeypatch.setattr(keys_module, "FRESH", -1.0)
-    monkeypatch.setattr(service, "Watcher", lambda _look: watcher)
+    monkeypatch.setattr(service, "Watcher", lambda *_, **__: watcher)
     text, key = new_key("reader")
     known = [key]
     app = create_app(hand.once, tasks=["joining"], keys=lambda: tuple(known))
@@ -356,11 +359,39 @@ def test_a_job_that_cannot_be_read_keeps_nobody_from_seeing_another(hand: Hand, 
         return hand.once.jobs.get(job_id)
 
     async def watch_both() -> None:
-        watcher = Watcher(look)
+        watcher = Watcher(look, store=Peers.of(hand.once).store)
         with watcher.watching(unreadable):
             await _sees_a_change(watcher, hand, job)
 
     asyncio.run(watch_both())
+
+
+@pytest.mark.usefixtures("often")
+def test_while_the_store_is_silent_nobody_looks_and_afterwards_a_change_is_seen(hand: Hand, job: Job) -> None:
+    silent, looks = threading.Event(), Counter[str]()
+
+    def answer() -> None:
+        if silent.is_set():
+            raise StoreUnavailableError
+
+    def look(job_id: str) -> Job | None:
+        looks["while silent" if silent.is_set() else "else"] += 1
+        return hand.once.jobs.get(job_id)
+
+    store = Breaker(answer, name="store", every=0.01)
+    silent.set()
+    assert store.looked()
+
+    async def scene() -> None:
+        watcher = Watcher(look, store=store)
+        with watcher.watching(job) as watch:
+            assert not await watch.changed(0.2)
+            silent.clear()
+            await _sees_a_change(watcher, hand, job)
+
+    asyncio.run(scene())
+
+    assert looks["while silent"] == 0
 
 
 def test_a_client_that_goes_away_is_waited_for_no_more(app: FastAPI, watcher: Watcher, job: Job) -> None:

@@ -58,6 +58,25 @@ def test_what_was_found_out_when_somebody_last_looked_long_ago_is_not_told(monke
     assert eventually(lambda: lately() == "one worker", 30)
 
 
+def test_while_nothing_is_found_out_nobody_else_is_sent_to_find_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, answers, asked = 0.0, Queue[str](), Queue[str]()
+    monkeypatch.setattr(figures, "monotonic", lambda: now)
+
+    def find_out() -> str:
+        asked.put("asked")
+        return answers.get()
+
+    lately = Lately(find_out, every=5)
+    for _ in range(20):
+        assert lately() is None
+        now += 10
+
+    assert asked.get(timeout=30) == "asked"
+    assert asked.empty()
+    answers.put("nobody")
+    assert eventually(lambda: lately() == "nobody", 30)
+
+
 def test_a_change_that_is_seen_late_is_counted_once(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figures, "FRESH", 0)
     now = hand.clock.now = datetime.now(UTC) - timedelta(minutes=1)

@@ -86,6 +86,21 @@ def test_a_line_is_as_loud_as_what_happened_is_bad(
     assert [record.levelno for record in caplog.records] == [level]
 
 
+def test_what_a_caller_has_written_is_one_line_of_the_log_and_whole_in_the_record(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG, LOGGER)
+    forged = "x): ok\n2026-11-16 INFO oncelery.audit admin: discard\r\x1b[2K\u2028\x85\ud800"
+
+    log(event_of(e.JobCancelled, reason=forged, task="a\nb"))
+    logging.getLogger("oncelery").warning("cannot look at job %s", "id\nid")
+
+    lines = [record.getMessage() for record in caplog.records]
+    assert [len(line.splitlines()) for line in lines] == [1, 1]
+    assert r"(x): ok\n2026-11-16 INFO oncelery.audit admin: discard\r\x1b[2K\u2028\x85\ud800)" in lines[0]
+    assert (caplog.records[0].reason, caplog.records[0].task) == (forged, "a\nb")  # type: ignore[attr-defined]
+
+
 def test_what_happens_to_every_job_is_silent_at_the_level_that_workers_use(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, LOGGER)
 

@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
 from weakref import WeakSet
 
 from celery import Celery
+from celery.utils.objects import FallbackContext
 from celery.utils.text import match_case
+from msgspec.structs import replace
 
 from oncelery.celery.board import Board
+from oncelery.celery.broker import Broker
 from oncelery.celery.callbacks import Callbacks, declare
 from oncelery.celery.declaring import refuse_lookalikes
 from oncelery.celery.flusher import Flusher
@@ -130,6 +133,11 @@ class Oncelery:
     def counting(self) -> Counting:
         """What this process has decided, on its way to the ledger's counters."""
         return Counting(lambda counts: self.ledger.count(counts))  # noqa: PLW0108 - the ledger is made after it
+
+    @made_once
+    def broker(self) -> Broker:
+        """The broker, for a process that serves others."""
+        return Broker(self.app)
 
     @made_once
     def callbacks(self) -> Callbacks:
@@ -273,7 +281,9 @@ class Oncelery:
 
     def _producer_or_acquire(self, producer: Any = None) -> Any:
         """Take a producer as Celery does, but only once the ledger has accepted the job that it is taken for."""
-        taking = self._celerys("producer_or_acquire")(producer)
+        bounded = producer is None and self.broker.is_bounded
+        take: Any = self._celerys("producer_or_acquire")
+        taking: Any = FallbackContext(None, self.broker.producer) if bounded else take(producer)
         # Before it is taken: others may be waiting for it.
         if gate := at_the_gate.get():
             gate.go_on()
@@ -287,10 +297,14 @@ class Oncelery:
         return Jobs(
             self.ledger,
             read=self.reading,
-            terminate=lambda job: self.app.control.revoke(sent_as(self.app, job)[0], terminate=True),
+            terminate=self._terminate,
             tell=lambda job: tell_cancelled(self.app, job),
             key_of=key_of,
         )
+
+    def _terminate(self, job: Job) -> None:
+        self.broker.require()
+        self.app.control.revoke(sent_as(self.app, job)[0], terminate=True)
 
     @made_once
     def dead_letters(self) -> DeadLetters:
@@ -315,6 +329,9 @@ class Oncelery:
         args = None if args is None else restored(args, message.args)
         kwargs = None if kwargs is None else restored(kwargs, message.kwargs)
         message = message.revived(args, kwargs)
+        if corrected:
+            shown = self.reading.reprs(message.task, message.args, message.kwargs)
+            message = replace(message, options={**message.options, **shown})
         task = self.find_task(message.task)
         if task is None and corrected:
             raise RevivalError(f"this process does not know the task {message.task!r}: import its module, or let it be")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from celery import Celery
 from celery.states import READY_STATES, SUCCESS
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from oncelery.celery.task import IdempotentTask
 
 _logger = logging.getLogger("oncelery")
+
+#: How many characters of a call a message shows to monitors and logs.
+SHOWN: Final = 1024
 
 
 class Reading:
@@ -44,6 +47,11 @@ class Reading:
         names = list(inspect.signature(known.run).parameters)
         given = [HIDDEN if self._redact.hides(name) else self._redact(arg) for name, arg in zip(names, args)]  # noqa: B905
         return Call((*given, *self._redact(args[len(given) :])), self._redact(kwargs))
+
+    def reprs(self, task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, str]:
+        """Give what the message of a call shows of it, as options of `apply_async`: without its secrets."""
+        call = self.shown(task, args, kwargs)
+        return {"argsrepr": repr(call.args)[:SHOWN], "kwargsrepr": repr(call.kwargs)[:SHOWN]}
 
     def result(self, result: bytes) -> Any:
         """Read what a task returned."""

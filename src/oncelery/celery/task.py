@@ -252,6 +252,18 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
         run.afterwards = lambda: self.hand_to_celery(publication)
         return marked(self.AsyncResult(publication.task_id))
 
+    def signature_from_request(
+        self, request: Any = None, args: Any = None, kwargs: Any = None, queue: str | None = None, **options: Any
+    ) -> Any:
+        """Make the next message of a call: what the last one hid from monitors and logs, it hides as well."""
+        again: Any = super().signature_from_request(request, args, kwargs, queue, **options)
+        shown = vars(request or self.request)
+        if args is None and kwargs is None:
+            again.options |= {name: shown[name] for name in ("argsrepr", "kwargsrepr") if shown.get(name)}
+        else:
+            again.options |= self.oncelery.reading.reprs(self.name, again.args, again.kwargs)
+        return again
+
     def replace(self, sig: Signature[Any]) -> Any:
         """Let another task do the work under the same id; duplicates of this one are answered by that one, too."""
         run = run_under_way()

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 #: How often it is looked whether all is still there, in seconds.
 LOOK_EVERY = 0.5
 
-#: How long the broker of an app may take to answer, in seconds.
-BROKER_PATIENCE = 3
-
 #: What to try; URL stands for the service's.
 DEMONSTRATION = """
 Try it in another terminal, or with buttons at URL/demo
@@ -123,18 +120,15 @@ def _stack(target: Target, once: Oncelery | None, folder: Path, *, port: int, co
 def _require_broker(once: Oncelery | None) -> None:
     """Refuse to start for a broker that is away, and that no Valkey of ours will be: the worker would wait long."""
     from oncelery.embedded.stack import port_wanted  # noqa: PLC0415 - as above
-    from oncelery.http.service import trouble_with_broker  # noqa: PLC0415 - as above
 
-    if once and port_wanted(once.app.conf.broker_url) is None:
-        trouble = trouble_with_broker(once.app, seconds=BROKER_PATIENCE)
-        if trouble:
-            raise ConfigurationError(f"the broker does not answer: {trouble}; start it, or correct broker_url")
+    if once and port_wanted(once.app.conf.broker_url) is None and (trouble := once.broker.breaker.looked()):
+        raise ConfigurationError(f"the broker does not answer: {trouble}; start it, or correct broker_url")
 
 
 def _tell_where(stack: Stack, *, own: bool) -> None:
     """Say where everything is."""
     url = stack.service.url
-    places = {"service": f"{url}/"} if own else {"dashboard": f"{url}/", "API": f"{url}/docs"}
+    places = {"service": f"{url}/"} if own else {"dashboard": f"{url}/", "API": f"{url}/openapi.json"}
     if stack.server:
         places["Valkey"] = stack.server.url
     places["logs"] = ", ".join(_from_here(part.log_file) for part in (stack.service, stack.worker))

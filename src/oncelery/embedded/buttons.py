@@ -13,7 +13,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
 from oncelery.embedded import playground
 from oncelery.embedded.service import serve_all
-from oncelery.http.threads import in_thread
+from oncelery.http.threads import Peers
 from oncelery.job import Job, State
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ async def _press(request: Request) -> Response:
     act = BUTTONS.get(request.path_params["word"])
     if act is None:
         return Response(f"there are: {', '.join(BUTTONS)}\n", 404)
-    job = await in_thread(act)
+    job = await Peers.of(playground.once).act(act)
     routes = {getattr(route, "name", "") for route in request.app.routes}
     place = f"{'/dashboard' if 'dashboard' in routes else ''}/jobs/{job.id}"
     # A browser goes there; curl does not, and shows the text.

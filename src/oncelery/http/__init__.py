@@ -8,7 +8,7 @@ health            metrics, liveness, readiness
 auth, keys        who may do what
 service           what all routes stand on
 submitting        submit(task, …), for routes of yours too
-threads           where what blocks is asked
+threads           where what blocks is asked, and for how long
 body, arguments   what a request says; views, what is shown; paging, lists of it
 idempotency_key   the header
 problems          errors, as problem+json

@@ -43,11 +43,14 @@ def create_app(
         version=version("oncelery"),
         summary="Jobs that take effect once",
         openapi_url=SCHEMA if keys is None else None,
+        # Their scripts come from a CDN, which may say and do anything in the name of this service.
+        docs_url=None,
+        redoc_url=None,
     )
     router = create_router(once, tasks=tasks, keys=keys, require_key=require_key, largest_body=largest_body)
     app.include_router(router)
     if keys is None:
-        # Also for what is no route of ours: the schema and its pages.
+        # Also for what is no route of ours: the schema.
         app.add_middleware(LocalOnly)
     else:
         _guard_schema(app, Access(keys))
@@ -57,7 +60,7 @@ def create_app(
 
 
 def _guard_schema(app: FastAPI, access: Access) -> None:
-    """Give the schema, which names every task, to those who may read; not its pages, which can send no key."""
+    """Give the schema, which names every task, to those who may read."""
 
     @app.get(SCHEMA, include_in_schema=False, dependencies=[Depends(access(Role.READ))])
     async def schema(request: Request) -> Response:

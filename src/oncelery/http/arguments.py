@@ -11,6 +11,7 @@ from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError
 from typing_extensions import TypedDict
 
+from oncelery.codec import TAG, is_tagged
 from oncelery.http.problems import INVALID_ARGUMENTS, ProblemError, in_words
 
 _NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
@@ -63,6 +64,9 @@ class Arguments:
             raise ProblemError(INVALID_ARGUMENTS, in_words(errors)) from None
         # Models as dictionaries: a message holds no classes of yours.
         plain: dict[str, Any] = self._adapter.dump_python(read)
+        if is_tagged(plain):
+            # The worker would get bytes, a Decimal or an error where an object was checked here.
+            raise ProblemError(INVALID_ARGUMENTS, f"{TAG!r} cannot be a name in an argument: the broker's JSON uses it")
         return tuple(plain.pop(name) for name in self._placed), plain
 
 

@@ -11,16 +11,14 @@ from kombu.exceptions import OperationalError
 from oncelery.http.auth import Caller
 from oncelery.job import Job
 from oncelery.operations.dead_letters import Item
+from oncelery.telemetry.logging import AUDIT
 
 T = TypeVar("T")
-
-#: The lines of who has done what; `oncelery` is their parent.
-LOGGER: Final = "oncelery.audit"
 
 #: What a cancellation has come to if the broker was away when a process was to be ended.
 NOT_TOLD: Final = "cancelled, but its process could not be told"
 
-_audit = logging.getLogger(LOGGER)
+_audit = logging.getLogger(AUDIT)
 
 
 def audited(caller: Caller, act: str, job: Job, do: Callable[[], T]) -> T:
@@ -51,6 +49,7 @@ def tell(caller: Caller, act: str, job: Job | Item, answer: str) -> None:
 def tell_sign_in(caller: Caller | None, host: str) -> None:
     """Write down who has signed in, or that somebody could not."""
     if caller:
-        _audit.info("%s: signed in from %s", caller.name, host, extra={"caller": caller.name, "act": "sign in"})
+        told = {"caller": caller.name, "act": "sign in", "host": host}
+        _audit.info("%(caller)s: signed in from %(host)s", told, extra=told)
     else:
-        _audit.warning("a sign-in from %s was refused", host, extra={"act": "sign in"})
+        _audit.warning("a sign-in from %s was refused", host, extra={"act": "sign in", "host": host})

@@ -73,7 +73,7 @@ class Access:
         async def admit(request: Request, _described: str | None = Depends(_header)) -> Caller:
             caller = await _known(keys, request)
             if role not in caller.roles:
-                raise ProblemError(FORBIDDEN, f"the key {caller.name!r} has not the role {role!r}")
+                raise ProblemError(FORBIDDEN, f"API key {caller.name!r} lacks the role {role.value!r}")
             return caller
 
         return admit
@@ -111,10 +111,29 @@ def require_local(request: HTTPConnection) -> None:
     # HTTP/1.0 is what nginx speaks to those behind it unless it is told otherwise, and adds no header either.
     if request.scope.get("http_version") == "1.0" or any(name in request.headers for name in _FORWARDED):
         raise _elsewhere(", and this comes through a proxy")
-    origin = request.headers.get("origin")
-    for host in (request.headers.get("host", ""), *([urlsplit(origin).netloc] if origin else ())):
-        if not _is_here(host):
-            raise _elsewhere(f", and that under its own name: localhost or 127.0.0.1, not {host!r}")
+    host, origin = request.headers.get("host", ""), request.headers.get("origin")
+    if not _is_here(host):
+        raise _elsewhere(f", and that under its own name: localhost or 127.0.0.1, not {host!r}")
+    if origin is not None and not is_same_origin(origin, host, request.scope["scheme"]):
+        raise _elsewhere(f", and no page of another host or port: {origin!r} is not {host!r}")
+
+
+@lru_cache(maxsize=256)
+def is_same_origin(origin: str, host: str, scheme: str = "") -> bool:
+    """Whether a page of this origin is one of the host that it calls: the same name and the same port.
+
+    Without a scheme, as behind a proxy that ends TLS, a host that names no port has the origin's.
+    """
+    try:
+        asking = urlsplit(origin)
+        called = urlsplit(f"//{host}")
+        ports = (asking.port or _PORTS[asking.scheme], called.port or _PORTS[scheme or asking.scheme])
+    except (ValueError, KeyError):
+        return False
+    return bool(asking.hostname) and asking.hostname == called.hostname and ports[0] == ports[1]
+
+
+_PORTS: Final = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 
 
 # Once: an app asks in more than one place, and so may several apps. And not when they are made: a worker and every
@@ -140,7 +159,7 @@ async def _known(keys: Keys, request: Request) -> Caller:
     given = request.headers.getlist(HEADER)
     key = await keys.find(given[0]) if len(given) == 1 else None
     if key is None:
-        detail = f"send a key that is known, once, as {HEADER}"
+        detail = f"the API key is missing or unknown: send it in one {HEADER} header"
         raise ProblemError(UNAUTHENTICATED, detail, headers=_CHALLENGE)
     return Caller(name=key.name, scope=key.scope, roles=key.roles)
 

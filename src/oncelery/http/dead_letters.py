@@ -17,7 +17,7 @@ from oncelery.http.auth import Caller
 from oncelery.http.body import Instant, read_as
 from oncelery.http.paging import Cursor, Limit, Moment, Word, page_of
 from oncelery.http.service import JobId, Service, answer_json, show_job
-from oncelery.http.threads import in_thread
+from oncelery.http.threads import Peers
 from oncelery.http.views import DeadLetterView, FatesView, JobPage, JobView, dead_letter_of
 from oncelery.job import DISCARDED, Job, State
 from oncelery.operations.dead_letters import Fates
@@ -90,7 +90,14 @@ def _add_reading(router: APIRouter, service: Service) -> None:
     ) -> Response:
         scope = caller.within(scope)
         return await page_of(
-            once.dead_letters.find, task=task, scope=scope, since=since, until=until, cursor=cursor, limit=limit
+            service.peers,
+            once.dead_letters.find,
+            task=task,
+            scope=scope,
+            since=since,
+            until=until,
+            cursor=cursor,
+            limit=limit,
         )
 
     @router.get(
@@ -101,7 +108,7 @@ def _add_reading(router: APIRouter, service: Service) -> None:
         responses=p.documented(*_READING),
     )
     async def get_dead_letter(job_id: JobId, caller: Caller = reads) -> Response:
-        job = service.seen_by(caller, await in_thread(once.dead_letters.get, job_id), job_id)
+        job = service.seen_by(caller, await service.peers.read(once.dead_letters.get, job_id), job_id)
         return answer_json(dead_letter_of(job, once.jobs.call(job)))
 
 
@@ -118,7 +125,7 @@ def _add_acting_on_many(router: APIRouter, service: Service) -> None:
     )
     async def revive_many(request: Request, caller: Caller = operates) -> Response:
         chosen = await read_as(request, _selection, largest=service.largest_body)
-        return await _act_on_many(caller, "revive", once.dead_letters.revive_many, chosen)
+        return await _act_on_many(service.peers, caller, "revive", once.dead_letters.revive_many, chosen)
 
     @router.post(
         "/dead-letters/discard",
@@ -130,11 +137,11 @@ def _add_acting_on_many(router: APIRouter, service: Service) -> None:
     )
     async def discard_many(request: Request, caller: Caller = operates) -> Response:
         chosen = await read_as(request, _discarding, largest=service.largest_body)
-        return await _act_on_many(caller, "discard", once.dead_letters.discard_many, chosen)
+        return await _act_on_many(service.peers, caller, "discard", once.dead_letters.discard_many, chosen)
 
 
-async def _act_on_many(caller: Caller, act: str, do: Callable[..., Fates], chosen: Selection) -> Response:
-    fates = await in_thread(
+async def _act_on_many(peers: Peers, caller: Caller, act: str, do: Callable[..., Fates], chosen: Selection) -> Response:
+    fates = await peers.act_at_length(
         do,
         task=chosen.task,
         scope=caller.within(chosen.scope),
@@ -163,7 +170,7 @@ def _add_reviving(router: APIRouter, service: Service) -> None:
         job = await service.job(job_id, caller)
         how = "revive" if correction == Correction() else "revive with other arguments"
         do = partial(once.dead_letters.revive, job_id, args=correction.args, kwargs=correction.kwargs)
-        match answer := await in_thread(audited, caller, how, job, do):
+        match answer := await service.peers.act(audited, caller, how, job, do):
             case Revived(job):
                 return show_job(once, job, status=202)
             case Existing(job):
@@ -189,7 +196,9 @@ def _add_discarding(router: APIRouter, service: Service) -> None:
     )
     async def discard(job_id: JobId, caller: Caller = operates) -> Response:
         job = await service.job(job_id, caller)
-        match answer := await in_thread(audited, caller, "discard", job, partial(once.dead_letters.discard, job_id)):
+        match answer := await service.peers.act(
+            audited, caller, "discard", job, partial(once.dead_letters.discard, job_id)
+        ):
             case Discarded(job):
                 return show_job(once, job)
             case NotBuried(job) if job.state is State.CANCELLED and job.reason == DISCARDED:

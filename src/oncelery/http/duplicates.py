@@ -9,7 +9,6 @@ from oncelery.http import problems as p
 from oncelery.http.auth import Caller
 from oncelery.http.paging import Cursor, Limit, Moment, Word, paged
 from oncelery.http.service import Service, answer_json
-from oncelery.http.threads import in_thread
 from oncelery.http.views import DuplicateCountsView, DuplicatePage
 from oncelery.operations.duplicates import DEFAULT_SPAN
 
@@ -37,7 +36,7 @@ def add_duplicates(router: APIRouter, service: Service) -> None:
         caller: Caller = reads,
     ) -> Response:
         scope = caller.within(scope)
-        page = await paged(once.duplicates.find, task=task, scope=scope, cursor=cursor, limit=limit)
+        page = await paged(service.peers, once.duplicates.find, task=task, scope=scope, cursor=cursor, limit=limit)
         items = [item for item in page.items if since is None or item.at >= since]
         # The first that is too old is the end of the list.
         return answer_json({"items": items, "cursor": page.cursor if len(items) == len(page.items) else ""})
@@ -53,5 +52,5 @@ def add_duplicates(router: APIRouter, service: Service) -> None:
         task: Word = "", scope: Word = "", since: Moment = None, caller: Caller = reads
     ) -> Response:
         scope = caller.within(scope)
-        counts = await in_thread(once.duplicates.counts, since=since or DEFAULT_SPAN, task=task, scope=scope)
+        counts = await service.peers.read(once.duplicates.counts, since=since or DEFAULT_SPAN, task=task, scope=scope)
         return answer_json({"items": counts})

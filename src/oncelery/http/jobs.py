@@ -24,7 +24,6 @@ from oncelery.http.paging import Cursor, Limit, Moment, Word, page_of
 from oncelery.http.service import LONGEST_WAIT, JobId, Service, jobs_url, show_job
 from oncelery.http.streaming import PING_EVERY, EventStream
 from oncelery.http.submitting import REPLAYED, submit
-from oncelery.http.threads import in_thread
 from oncelery.http.views import JobPage, JobView, version_of, view_of
 from oncelery.job import Job, State
 
@@ -126,6 +125,7 @@ def _add_reading(router: APIRouter, service: Service) -> None:
     ) -> Response:
         scope = caller.within(scope)
         return await page_of(
+            service.peers,
             once.jobs.find,
             states=state or (),
             task=task,
@@ -273,7 +273,7 @@ def _add_cancelling(router: APIRouter, service: Service) -> None:
         job = await service.job(job_id, caller)
         cancel = partial(once.jobs.cancel, job_id, reason=reason, terminate=terminate)
         try:
-            answer = await in_thread(audited, caller, "terminate" if terminate else "cancel", job, cancel)
+            answer = await service.peers.act(audited, caller, "terminate" if terminate else "cancel", job, cancel)
         except OperationalError as error:
             text = "the job is cancelled, but its process could not be told: send it again"
             raise p.ProblemError(p.BROKER_UNAVAILABLE, text) from error

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import re
 import secrets
-import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
 from os import PathLike
 from pathlib import Path
 from shutil import copymode
+from tempfile import mkstemp
 from time import monotonic
 
 import msgspec
 
+from oncelery.breaker import Breaker
 from oncelery.errors import ConfigurationError
-from oncelery.http.threads import in_thread
+from oncelery.http.threads import looked
 
 _logger = logging.getLogger("oncelery")
 
@@ -29,6 +31,9 @@ PREFIX = "once_"
 
 #: How long keys are taken to be what they were, in seconds: that late a rotation is seen.
 FRESH = 1.0
+
+#: How long the source of keys may take to answer, in seconds; then those from before are good until it does.
+PATIENCE = 5.0
 
 _DIGEST = re.compile("[0-9a-f]{64}")
 
@@ -74,12 +79,36 @@ def new_key(name: str, *, scope: str = "", roles: Iterable[Role | str] = tuple(R
 
 
 def add_to_file(path: Path, key: ApiKey) -> None:
-    """Add a key to a file of keys, or make the file; who reads it meanwhile has the old one or the new one, whole."""
-    known = _File(path)() if path.exists() else ()
-    written = msgspec.json.format(msgspec.json.encode([*known, key], order="deterministic"))
-    fresh = path.with_name(f"{path.name}.new")
+    """Add a key to a file of keys, or make the file, for its owner alone.
+
+    A process that reads it meanwhile has the old file or the new one, whole; two that add keys do so in turn.
+    """
     try:
-        fresh.write_bytes(written + b"\n")
+        with _locked(path.parent):
+            known = _File(path)() if path.exists() else ()
+            written = msgspec.json.format(msgspec.json.encode([*known, key], order="deterministic"))
+            _replace(path, written + b"\n")
+    except OSError as error:
+        raise ConfigurationError(f"the file of API keys {str(path)!r} cannot be written: {error}") from error
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of the folder: the file itself is replaced, and its lock with it."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(opened)
+
+
+def _replace(path: Path, content: bytes) -> None:
+    opened, name = mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    fresh = Path(name)
+    try:
+        with os.fdopen(opened, "wb") as file:
+            file.write(content)
         if path.exists():
             copymode(path, fresh)
             about = path.stat()
@@ -87,8 +116,9 @@ def add_to_file(path: Path, key: ApiKey) -> None:
             with suppress(PermissionError):
                 os.chown(fresh, about.st_uid, about.st_gid)
         fresh.replace(path)
-    except OSError as error:
-        raise ConfigurationError(f"the file of API keys {str(path)!r} cannot be written: {error}") from error
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise
 
 
 def digest_of(text: str) -> str:
@@ -103,28 +133,23 @@ class Keys:
         self._read = _reader(source)
         self._known: Mapping[str, ApiKey] = _by_digest(self._read())
         self._read_at = monotonic()
-        self._reading = threading.Lock()
+        self._reading = Breaker(self._refresh, name="source of API keys", seconds=PATIENCE, every=FRESH)
 
     async def find(self, text: str) -> ApiKey | None:
         """Find the key that this is the text of."""
-        if self._is_old():
-            await in_thread(self._refresh)
+        if monotonic() - self._read_at > FRESH and not self._reading.is_late:
+            # All wait for it: a key may have been taken away since.
+            await looked(self._reading)
         # By its hash, so that how long it takes tells nothing of the keys that are there.
         return self._known.get(digest_of(text))
 
-    def _is_old(self) -> bool:
-        return monotonic() - self._read_at > FRESH
-
     def _refresh(self) -> None:
-        # One reads, and who comes meanwhile waits for it: a key may have been taken away since.
-        with self._reading:
-            if self._is_old():
-                try:
-                    self._known = _by_digest(self._read())
-                except Exception:
-                    # Half a file must neither lock everybody out nor let anybody in.
-                    _logger.exception("the API keys could not be read again; those from before are still good")
-                self._read_at = monotonic()
+        try:
+            self._known = _by_digest(self._read())
+        except Exception:
+            # Half a file must neither lock everybody out nor let anybody in.
+            _logger.exception("the API keys could not be read again; those from before are still good")
+        self._read_at = monotonic()
 
 
 def _reader(source: KeySource) -> Callable[[], Iterable[ApiKey]]:

@@ -12,7 +12,7 @@ from oncelery.errors import OnceleryError
 from oncelery.http.body import Instant
 from oncelery.http.problems import INVALID_REQUEST, ProblemError
 from oncelery.http.service import answer_json
-from oncelery.http.threads import in_thread
+from oncelery.http.threads import Peers
 from oncelery.http.views import summary_of
 from oncelery.job import Job, Page
 
@@ -25,16 +25,16 @@ Word = Annotated[str, Query(max_length=255, pattern=r"^[^\x00]*$")]
 Moment = Annotated[Instant | None, Query(description="Of the last change; with its time zone")]
 
 
-async def page_of(find: Callable[..., Page[Job]], **filters: Any) -> Response:  # noqa: ANN401 - a Query's fields
+async def page_of(peers: Peers, find: Callable[..., Page[Job]], **filters: Any) -> Response:  # noqa: ANN401 - a Query's fields
     """Answer with one page of jobs."""
-    page = await paged(find, **filters)
+    page = await paged(peers, find, **filters)
     return answer_json({"items": [summary_of(job) for job in page.items], "cursor": page.cursor})
 
 
-async def paged(find: Callable[..., Page[Any]], **filters: Any) -> Page[Any]:  # noqa: ANN401 - of any kind
+async def paged(peers: Peers, find: Callable[..., Page[Any]], **filters: Any) -> Page[Any]:  # noqa: ANN401 - of any kind
     """Ask for a page; a cursor that nobody gave out is the client's fault."""
     try:
-        return await in_thread(find, **filters)
+        return await peers.read(find, **filters)
     except ValueError as error:
         if isinstance(error, OnceleryError):
             raise  # the service's own, such as a ledger that is not migrated

@@ -13,14 +13,12 @@ from oncelery.codec import encode
 from oncelery.errors import ConfigurationError
 from oncelery.http.auth import Access, Caller, Role
 from oncelery.http.problems import unknown_job
-from oncelery.http.threads import in_thread
+from oncelery.http.threads import Peers
 from oncelery.http.views import version_of, view_of
 from oncelery.http.watching import Watcher
 from oncelery.job import Job
 
 if TYPE_CHECKING:
-    from celery import Celery
-
     from oncelery.celery.extension import Oncelery
     from oncelery.celery.task import IdempotentTask
 
@@ -53,7 +51,8 @@ class Service:
         self.largest_body = largest_body
         #: What may be submitted, by name.
         self.tasks: Mapping[str, IdempotentTask] = {task.name: task for task in map(self._guarded, tasks)}
-        self.watcher = Watcher(once.jobs.get)
+        self.peers = Peers.of(once)
+        self.watcher = Watcher(once.jobs.get, store=self.peers.store)
 
     async def job(self, job_id: str, caller: Caller) -> Job:
         """Find a job.
@@ -61,7 +60,7 @@ class Service:
         Raises:
             ProblemError: there is none, or it is not the caller's to see, which is the same.
         """
-        return self.seen_by(caller, await in_thread(self.once.jobs.get, job_id), job_id)
+        return self.seen_by(caller, await self.peers.read(self.once.jobs.get, job_id), job_id)
 
     def seen_by(self, caller: Caller, job: Job | None, job_id: str) -> Job:
         """Answer the job, if the caller may see it; raise as if there were none, if not."""
@@ -77,16 +76,6 @@ class Service:
             )
         guarded: IdempotentTask = found
         return guarded
-
-
-def trouble_with_broker(app: Celery[Any], *, seconds: int) -> str:
-    """Answer why the broker cannot be reached in so many seconds; empty if it can."""
-    try:
-        with app.connection_for_write(connect_timeout=seconds) as connection:
-            connection.ensure_connection(max_retries=1, interval_start=0, timeout=seconds)
-    except Exception as error:  # noqa: BLE001 - of whichever transport
-        return f"{type(error).__name__}: {error}"
-    return ""
 
 
 def show_job(once: Oncelery, job: Job, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

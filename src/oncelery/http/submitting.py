@@ -14,7 +14,7 @@ from oncelery.errors import OnceleryError
 from oncelery.failpoints import failpoint
 from oncelery.http.problems import BROKER_UNAVAILABLE, ProblemError, location_of, problem_of
 from oncelery.http.service import show_job
-from oncelery.http.threads import in_thread
+from oncelery.http.threads import Peers
 from oncelery.job import Job, State
 
 if TYPE_CHECKING:
@@ -31,9 +31,6 @@ except ImportError:  # pragma: no cover - the extra is not installed
 
 #: The header of an answer that is not the first one.
 REPLAYED: Final = "Idempotent-Replayed"
-
-#: How many characters of a call Celery tells.
-SHOWN: Final = 1024
 
 
 async def submit(
@@ -66,10 +63,11 @@ async def submit(
     """
     if trace := carried(request.headers if request else {}):
         options["headers"] = {**(options.get("headers") or {}), **trace}
-    # What Celery tells of the call: to monitors, in logs.
-    shown = task.oncelery.reading.shown(task.name, args, kwargs or {})
-    options |= {"argsrepr": repr(shown.args)[:SHOWN], "kwargsrepr": repr(shown.kwargs)[:SHOWN]}
-    job, replayed = await in_thread(
+    options |= task.oncelery.reading.reprs(task.name, args, kwargs or {})
+    peers = Peers.of(task.oncelery)
+    # An eager app runs the task here.
+    act = peers.act_at_length if task.app.conf.task_always_eager else peers.act
+    job, replayed = await act(
         _publish,
         task,
         jobs_url,

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from oncelery.breaker import Breaker
 from oncelery.errors import StoreUnavailableError
 from oncelery.job import Job
 
@@ -47,8 +48,9 @@ class Watch:
 class Watcher:
     """Looks at all watched jobs, one after the other, in one thread that is there while any is watched."""
 
-    def __init__(self, look: Callable[[str], Job | None]) -> None:
+    def __init__(self, look: Callable[[str], Job | None], *, store: Breaker) -> None:
         self._look = look
+        self._store = store
         self._lock = threading.Lock()
         self._watches: dict[str, set[Watch]] = {}
         self._looking = False
@@ -85,12 +87,14 @@ class Watcher:
     def _go_on_looking(self) -> None:
         pause = threading.Event()
         while watched := self._to_look_at():
-            for job_id, watches in watched:
+            # A store that is known to be silent is left alone; its breaker finds out when it is back.
+            for job_id, watches in () if self._store.trouble else watched:
                 # Those who wait see no change, and there is none that anybody knows of.
                 try:
                     job = self._look(job_id)
                 except StoreUnavailableError as error:
                     _logger.warning("cannot look at watched jobs, will try again: %s", error)
+                    self._store.look()
                     break
                 except Exception as error:  # noqa: BLE001 - it may be of this job alone, and they all wait for this one thread
                     _logger.warning("cannot look at job %s, will try again: %s", job_id, error)

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
+from oncelery.codec import TAG
+
 #: What is shown in their place.
 HIDDEN: Final = "[redacted]"
 
@@ -49,9 +51,12 @@ def restored(edited: Any, original: Any) -> Any:  # noqa: ANN401 - arguments are
     """Give what a person has edited, with what was hidden from that person put back.
 
     Raises:
-        TypeError: something is hidden where nothing was: it would be taken for the secret itself.
+        TypeError: something is hidden where nothing was: it would be taken for the secret itself. Or an object has the
+            name `__type__`: the task would get another type than what was written.
     """
     if isinstance(edited, Mapping):
+        if TAG in edited:
+            raise TypeError(f"{TAG!r} cannot be a name in an argument: the broker's JSON uses it")
         parts = original if isinstance(original, Mapping) else {}
         return {name: restored(item, parts.get(name, _NOTHING)) for name, item in edited.items()}
     if isinstance(edited, list | tuple):

@@ -12,7 +12,26 @@ from oncelery.job import Cause, Reason
 #: Silence or redirect the lines of events by this name; `oncelery` is their parent.
 LOGGER = "oncelery.events"
 
+#: The lines of who has done what, over HTTP.
+AUDIT = "oncelery.audit"
+
 _logger = logging.getLogger(LOGGER)
+
+
+def one_line(record: logging.LogRecord) -> bool:
+    """Keep a record to one line: a reason, a name or an id that a caller has chosen cannot pass for a line of ours.
+
+    The record's own fields, which structured logs have, stay as they are.
+    """
+    message = record.getMessage()
+    if not message.isprintable():
+        record.msg = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in message)
+        record.args = None
+    return True
+
+
+for _name in ("oncelery", LOGGER, AUDIT):
+    logging.getLogger(_name).addFilter(one_line)
 
 _SUBJECT = "%(task)s, job %(job_id)s, attempt %(attempt)s, key %(key)s"
 

@@ -72,6 +72,10 @@ class LedgerCollector(Collector):
 EXPOSITION = CONTENT_TYPE_LATEST
 
 
+#: What is exposed of a store that nobody waits for.
+DOWN = b"# HELP oncelery_up Whether the ledger's store answers\n# TYPE oncelery_up gauge\noncelery_up 0.0\n"
+
+
 def exposition(ledger: Ledger) -> bytes:
     """Give all metrics of a ledger as the text that Prometheus reads."""
     registry = CollectorRegistry(auto_describe=False)

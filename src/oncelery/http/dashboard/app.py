@@ -33,7 +33,6 @@ from oncelery.http.dashboard.session import (
 from oncelery.http.keys import KeySource
 from oncelery.http.problems import ProblemError, problem_of
 from oncelery.http.streaming import EventStream
-from oncelery.http.threads import in_thread
 from oncelery.job import State
 
 if TYPE_CHECKING:
@@ -45,11 +44,15 @@ if TYPE_CHECKING:
 PATH: Final = "/dashboard"
 
 _UNAUTHORIZED: Final = 401
+_UNAVAILABLE: Final = 503
 _ACTS: Final = ("cancel", "revive", "discard")
 _ON_MANY: Final = ("revive", "discard")
 _FOR_EVER: Final = "public, max-age=31536000, immutable"
 
 Endpoint = Callable[[Request], Awaitable[Response]]
+
+#: How the peers are asked for a page: to read, or to act.
+Ask = Callable[..., Awaitable[Shown]]
 
 
 def create_dashboard(once: Oncelery, *, keys: KeySource | None = None, api: str = "") -> Starlette:
@@ -107,36 +110,41 @@ class Site:
 
     def page(self, show: pages.Page) -> Endpoint:
         """Answer with a page, or with a stream of it for one that is open."""
+        peers = self._desk.peers
 
         async def endpoint(request: Request) -> Response:
             caller = await enter(self._desk.access, request, Role.READ)
             if EventStream.media_type in request.headers.get("accept", ""):
                 return live.stream(lambda: self._look(request, caller, show))
-            return await self._show(request, caller, lambda: show(self._desk, caller, _asked(request)))
+            return await self._show(request, caller, peers.read, lambda: show(self._desk, caller, _asked(request)))
 
         return endpoint
 
     def act(self, verb: str) -> Endpoint:
         """Ask before, and act after, a form was sent."""
+        peers = self._desk.peers
 
         async def endpoint(request: Request) -> Response:
             caller = await enter(self._desk.access, request, Role.OPERATE)
             asked = _asked(request) | {"act": verb}
             if request.method != "POST":
-                return await self._show(request, caller, lambda: acts.ask(self._desk, caller, asked))
+                return await self._show(request, caller, peers.read, lambda: acts.ask(self._desk, caller, asked))
             form = await read_form(request)
-            return await self._show(request, caller, lambda: acts.act(self._desk, caller, asked, form))
+            return await self._show(request, caller, peers.act, lambda: acts.act(self._desk, caller, asked, form))
 
         return endpoint
 
     def act_on_many(self, verb: str) -> Endpoint:
         """Ask before, and act after, a form was sent that names many."""
+        peers = self._desk.peers
 
         async def endpoint(request: Request) -> Response:
             caller = await enter(self._desk.access, request, Role.OPERATE)
             form = await read_form(request)
             asked = {"act": verb}
-            return await self._show(request, caller, lambda: acts.act_on_many(self._desk, caller, asked, form))
+            return await self._show(
+                request, caller, peers.act_at_length, lambda: acts.act_on_many(self._desk, caller, asked, form)
+            )
 
         return endpoint
 
@@ -151,7 +159,8 @@ class Site:
             caller = await enter(self._desk.access, with_key(_without_cookie(request), key), Role.READ)
         except ProblemError as error:
             tell_sign_in(None, host)
-            shown = Shown(template="sign_in.html", values={"wrong": error.detail}, status=error.status_code)
+            wrong = "No such API key." if error.status_code == _UNAUTHORIZED else f"{error.detail}."
+            shown = Shown(template="sign_in.html", values={"wrong": wrong}, status=error.status_code)
             return self._answer(request, shown, None)
         tell_sign_in(caller, host)
         response = RedirectResponse(urls("/jobs" if caller.scope else "/"), 303)
@@ -175,27 +184,27 @@ class Site:
             return RedirectResponse(urls_of(request)("/sign-in"), 303)
         return self._answer(request, _trouble(error), None)
 
-    async def _show(self, request: Request, caller: Caller, show: Callable[[], Shown]) -> Response:
+    async def _show(self, request: Request, caller: Caller, ask: Ask, show: Callable[[], Shown]) -> Response:
         try:
-            shown = await self._shown(caller, show)
+            shown = await self._shown(caller, ask, show)
         except ElsewhereError as found:
             address = urls_of(request).job(found.job_id)
             joined = "&" if "?" in address else "?"
             return RedirectResponse(f"{address}{joined}notice={found.notice}" if found.notice else address, 303)
         return self._answer(request, shown, caller)
 
-    async def _look(self, request: Request, caller: Caller, show: pages.Page) -> str:
+    async def _look(self, request: Request, caller: Caller, show: pages.Page) -> tuple[str, bool]:
         """Render what an open page shows now; a store that is away is shown as well, until it is back."""
         asked = _asked(request)
         try:
-            shown = await self._shown(caller, lambda: show(self._desk, caller, asked))
+            shown = await self._shown(caller, self._desk.peers.read, lambda: show(self._desk, caller, asked))
         except ElsewhereError:
-            return ""
-        return render(shown.template, self._values(request, shown, caller), live=True)
+            return "", True
+        return render(shown.template, self._values(request, shown, caller), live=True), shown.status < _UNAVAILABLE
 
-    async def _shown(self, caller: Caller, show: Callable[[], Shown]) -> Shown:
+    async def _shown(self, caller: Caller, ask: Ask, show: Callable[[], Shown]) -> Shown:
         try:
-            return await in_thread(self._read, caller, show)
+            return await ask(self._read, caller, show)
         except HTTPException as error:
             return _trouble(error)
         except OnceleryError as error:

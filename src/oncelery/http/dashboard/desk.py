@@ -7,14 +7,13 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import partial
 from inspect import Parameter
 from typing import TYPE_CHECKING, Any, Final
 
 from oncelery.http.auth import Access, Caller
 from oncelery.http.dashboard.figures import Lately, Pulse
 from oncelery.http.problems import unknown_job
-from oncelery.http.service import trouble_with_broker
+from oncelery.http.threads import Peers
 from oncelery.http.views import plain
 from oncelery.job import Job, State
 from oncelery.operations.jobs import Call
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("oncelery")
 
-#: How long workers are waited for, and how long the broker may take, in seconds.
+#: How long workers are waited for, in seconds.
 PATIENCE: Final = 1
 
 
@@ -55,12 +54,13 @@ class Desk:
     def __init__(self, once: Oncelery, *, access: Access, api: str) -> None:
         self.once = once
         self.access = access
+        self.peers = Peers.of(once)
         #: Where the JSON API is mounted on the same host.
         self.api = api.rstrip("/")
         self.pulse = Pulse(once)
         #: The names of workers that answer, and whether the broker does.
         self.workers: Lately[frozenset[str]] = Lately(self._ping, every=5)
-        self.broker: Lately[str] = Lately(partial(trouble_with_broker, once.app, seconds=PATIENCE), every=5)
+        self.broker: Lately[str] = Lately(self.peers.broker.looked, every=5)
         self.findings: Lately[tuple[Finding, ...]] = Lately(self._examine, every=60)
 
     def job(self, job_id: str, caller: Caller) -> Job:
@@ -115,6 +115,8 @@ class Desk:
         return {} if caller.scope else self.pulse.tally().states
 
     def _ping(self) -> frozenset[str]:
+        if self.peers.broker.looked():
+            return frozenset()
         try:
             return frozenset(self.once.app.control.inspect(timeout=PATIENCE).ping() or ())
         except Exception as error:  # noqa: BLE001 - of whichever transport: none has answered

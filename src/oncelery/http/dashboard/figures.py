@@ -49,6 +49,7 @@ class Lately(Generic[T]):
         self._lock = threading.Lock()
         self._known: T | None = None
         self._asked = self._looked = float("-inf")
+        self._asking = False
 
     def __call__(self) -> T | None:
         """Answer; None when nothing is known yet, or not since long ago."""
@@ -56,13 +57,17 @@ class Lately(Generic[T]):
             if monotonic() - self._looked > FORGOTTEN_AFTER:
                 self._known = None
             self._looked = monotonic()
-            if monotonic() - self._asked > self._every:
-                self._asked = monotonic()
+            # Never two at once: one that gets no answer would be joined by another every few seconds.
+            if not self._asking and monotonic() - self._asked > self._every:
+                self._asking, self._asked = True, monotonic()
                 threading.Thread(target=self._ask, name="oncelery-dashboard", daemon=True).start()
             return self._known
 
     def _ask(self) -> None:
-        self._known = self._find_out()
+        try:
+            self._known = self._find_out()
+        finally:
+            self._asking = False
 
 
 class Tail(Generic[T]):

@@ -19,19 +19,22 @@ LASTS: Final = 30.0
 _BEGIN: Final = b"retry: 200\n\n"
 _PING: Final = b": still there\n\n"
 
+#: Gives a page, and whether it shows what was asked for, and not a trouble.
+Look = Callable[[], Awaitable[tuple[str, bool]]]
 
-def stream(look: Callable[[], Awaitable[str]]) -> EventStream:
-    """Answer with what `look` gives, now and whenever it has changed."""
+
+def stream(look: Look) -> EventStream:
+    """Answer with the page that `look` gives, now and whenever it has changed."""
     return EventStream(_looks(look))
 
 
-async def _looks(look: Callable[[], Awaitable[str]]) -> AsyncIterator[bytes]:
+async def _looks(look: Look) -> AsyncIterator[bytes]:
     yield _BEGIN
     time = asyncio.get_running_loop().time
     seen, told, ends = "", time(), time() + LASTS
     while time() < ends:
         started = time()
-        found = await look()
+        found, is_well = await look()
         if found != seen:
             seen, told = found, time()
             yield message(found)
@@ -39,7 +42,8 @@ async def _looks(look: Callable[[], Awaitable[str]]) -> AsyncIterator[bytes]:
             told = time()
             yield _PING
         # A page that takes long to make is made less often, so that those who only look leave most of the time to work.
-        await asyncio.sleep(max(LOOK_EVERY, 5 * (time() - started)))
+        # One that could not be made is tried again soon: it took long because somebody waited for a silent store.
+        await asyncio.sleep(max(LOOK_EVERY, 5 * (time() - started)) if is_well else LOOK_EVERY)
 
 
 def message(text: str) -> bytes:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import secrets
 from typing import Final
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from fastapi import Request
 from starlette.responses import Response
 
-from oncelery.http.auth import HEADER, Access, Caller, Role
+from oncelery.http.auth import HEADER, Access, Caller, Role, is_same_origin
 from oncelery.http.body import LARGEST, read_whole
 from oncelery.http.problems import FORBIDDEN, INVALID_REQUEST, ProblemError
 
@@ -81,7 +81,7 @@ async def read_form(request: Request) -> Form:
         raise ProblemError(INVALID_REQUEST, "this is no form") from error
     told, kept = form.pop("csrf", [""])[0], request.cookies.get(CSRF_COOKIE, "")
     origin = request.headers.get("origin")
-    ours = origin is None or urlsplit(origin).netloc == request.headers.get("host")
+    ours = origin is None or is_same_origin(origin, request.headers.get("host", ""))
     if not (ours and kept and secrets.compare_digest(told.encode(), kept.encode())):
         raise ProblemError(
             FORBIDDEN, "the form was not sent from a page of this dashboard; load the page and try again"
