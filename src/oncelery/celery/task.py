@@ -13,7 +13,7 @@ from celery.utils import uuid
 from celery.utils.imports import symbol_by_name
 from kombu.exceptions import OperationalError
 
-from oncelery.answers import Buried, Busy, Cancelled, Finished, Later
+from oncelery.answers import Buried, Busy, Cancelled, Declined, Finished, Later
 from oncelery.celery.call import TaskCall
 from oncelery.celery.declaring import check
 from oncelery.celery.gate import GATE, Gate
@@ -271,12 +271,13 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
         # Celery's own takes it for a call from code, with a request of its own.
         return self.run if self.called_by_celery else super().__call__
 
-    def _answer(
-        self, call: TaskCall, ended: Ended | Committed | Superseded | Finished | Buried | Busy | Later | Cancelled
-    ) -> Any:
+    def _answer(self, call: TaskCall, ended: Ended | Committed | Superseded | Declined) -> Any:
         match ended:
             case Ended():
                 return self._conclude(call, ended)
+            case Finished() | Buried() | Cancelled() | Busy() if call.interruption:
+                # After a run, whose job another one has by now.
+                raise call.interruption
             case Finished(job) if job.id == call.submission.id and is_told_elsewhere(self, job):
                 raise Ignore
             case Finished(job) | Buried(job) | Committed(job):
