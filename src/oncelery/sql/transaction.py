@@ -218,7 +218,8 @@ class _InInbox:
     def _is_of_this_job(self, fence: int) -> bool:
         """Whether it was a run of this job; an earlier one, long forgotten, may have had the same id."""
         job = self._run.ledger.get(self._run.job_id)
-        if job is None or fence >= (job.created_at - EPOCH) // MICROSECOND:
+        # A ledger knows an id for all of its job's history: if it takes this job for a newer one, it had lost it.
+        if job is None or fence > (job.created_at - self._keep - EPOCH) // MICROSECOND:
             return True
         # The clock may have been set back after the job was accepted.
         return fence in {attempt.fence for attempt in job.past}
