@@ -82,7 +82,7 @@ class Cancelled(Struct, frozen=True):
 
 
 class Absent(Struct, frozen=True):
-    """Nothing is known of this job. To `begin` it, say so again with its body."""
+    """Nothing is known of this job, or of this run's grant. Nobody else has it: begin it again, with its body."""
 
 
 # renew, record
@@ -104,8 +104,7 @@ class Recorded(Struct, frozen=True):
 class Fenced(Struct, frozen=True):
     """No longer ours: another run has begun or the job has ended. Nothing was written."""
 
-    #: None when the job is no longer known.
-    state: State | None
+    state: State
 
 
 # settle
@@ -152,11 +151,14 @@ class Counted(Struct, frozen=True):
     received: int
 
 
+#: To a worker that asks to begin: another run has the job, it is over, or it is too early.
+Declined = Busy | Later | Finished | Buried | Cancelled
+
 ReserveAnswer = Reserved | Existing | Mismatched | Full
-BeginAnswer = Granted | Busy | Later | Finished | Buried | Cancelled | Mismatched | Absent
-RenewAnswer = Renewed | Fenced
-RecordAnswer = Recorded | Fenced
-SettleAnswer = Settled | Fenced
+BeginAnswer = Granted | Declined | Mismatched | Absent
+RenewAnswer = Renewed | Fenced | Absent
+RecordAnswer = Recorded | Fenced | Absent
+SettleAnswer = Settled | Fenced | Absent
 CancelAnswer = Cancelled | Requested | Finished | Absent
 ReviveAnswer = Revived | Existing | NotBuried | Absent
 DiscardAnswer = Discarded | NotBuried | Absent

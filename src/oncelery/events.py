@@ -57,6 +57,13 @@ class RunDeclined(Event, frozen=True, kw_only=True):
     decision = "declined"
 
 
+class RunRestored(Event, frozen=True, kw_only=True):
+    """A run found that the ledger has lost its job, as a fail-over may; it has recorded the job again, and goes on."""
+
+    decision = "restored"
+    fence: int
+
+
 class LeaseLost(Event, frozen=True, kw_only=True):
     """A run found that it is superseded; nothing of it is recorded any more."""
 

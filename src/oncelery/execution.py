@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import random
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from oncelery.answers import Absent, Buried, Busy, Cancelled, Fenced, Finished, Granted, Later, Settled
+from oncelery.answers import Absent, Declined, Fenced, Granted, Settled
 from oncelery.errors import OnceleryError
 from oncelery.failpoints import failpoint
 from oncelery.heartbeat import Heartbeat
@@ -29,10 +30,13 @@ class Call(Protocol):
     worker: str
 
     def body(self) -> bytes:
-        """Write the message that would start this job again; asked only if the ledger knows nothing of it."""
+        """Write the message that would start this job again, in any thread; only if the ledger knows nothing of it."""
 
     def holding(self, lease: Lease) -> AbstractContextManager[None]:
-        """Show the lease, from begin to settle, to whoever lets go of it if this process dies."""
+        """Show the lease, from begin to settle, to the process that releases it if this one dies."""
+
+    def hold_instead(self, lease: Lease) -> None:
+        """Show the lease under which the job was recorded again."""
 
     def written(self, value: object) -> bytes:
         """Write a value as the job's result."""
@@ -60,12 +64,12 @@ class Superseded(Struct, frozen=True):
     """The run ended, but the job was no longer its own: nothing of it is recorded."""
 
 
-def execute(
-    ledger: Ledger, heartbeat: Heartbeat, call: Call
-) -> Ended | Committed | Superseded | Finished | Buried | Busy | Later | Cancelled:
+def execute(ledger: Ledger, heartbeat: Heartbeat, call: Call) -> Ended | Committed | Superseded | Declined:
     """Run a job if it is ours to run, and record what became of it; else say why not."""
     failpoint("before-begin")
-    granted = _begin(ledger, call)
+    # One holder for all tries: a grant whose answer was lost is given again.
+    holder = os.urandom(16).hex()
+    granted = _begin(ledger, call, holder)
     if not isinstance(granted, Granted):
         return granted
     run = Run(
@@ -73,6 +77,7 @@ def execute(
         granted.lease,
         recovered=granted.recovered,
         steps=granted.steps,
+        begin=partial(_begin_again, call, holder),
         write=call.written,
         keep=call.policy.history,
     )
@@ -81,38 +86,51 @@ def execute(
         with running(run):
             outcome = call.run(run, granted.body)
         failpoint("before-settle")
-        settlement = decide(outcome, call.policy, granted.lease, jitter=random.random())  # noqa: S311 - no secret
+        settlement = decide(outcome, call.policy, run.lease, jitter=random.random())  # noqa: S311 - no secret
         # Settle before the ack: a crash between the two redelivers, and begin() then answers Finished.
         settled = run.effect.settled if run.effect else None
-        answer = settled or _settle(ledger, granted.lease, settlement)
+        answer = settled or run.declined or _settle(run, settlement)
     failpoint("after-settle")
-    if isinstance(answer, Fenced):
-        return _committed(run) or Superseded()
-    return Ended(run, outcome, settlement, answer)
+    return Ended(run, outcome, settlement, answer) if isinstance(answer, Settled) else _superseded(run, answer)
 
 
-def _committed(run: Run) -> Committed | None:
-    """Look whether a commit in doubt has taken effect; `settle`, which comes before, waits for the end of one."""
-    job = insist(run.ledger.get, run.job_id) if run.in_doubt else None
-    return Committed(job) if job and job.state is State.COMPLETED and job.holder == run.lease.holder else None
-
-
-def _settle(ledger: Ledger, lease: Lease, settlement: Settlement) -> Settled | Fenced:
-    try:
-        return insist(ledger.settle, lease, settlement)
-    except OnceleryError:
-        raise
-    except BaseException:  # a time limit of gevent's, or the end of this process: the effect must not be had twice
-        insist(ledger.settle, lease, settlement)
-        raise
-
-
-def _begin(ledger: Ledger, call: Call) -> Granted | Finished | Buried | Busy | Later | Cancelled:
-    # One holder for all tries: a grant whose answer was lost is given again.
-    holder = os.urandom(16).hex()
+def _begin(ledger: Ledger, call: Call, holder: str) -> Granted | Declined:
     answer = insist(ledger.begin, call.submission, call.policy, worker=call.worker, holder=holder)
     if isinstance(answer, Absent):
         submission = replace(call.submission, body=call.body())
         answer = insist(ledger.begin, submission, call.policy, worker=call.worker, holder=holder)
     assert not isinstance(answer, Absent)  # noqa: S101 - with a body at hand, an unknown job is accepted
     return answer
+
+
+def _begin_again(call: Call, holder: str, ledger: Ledger) -> Granted | Declined:
+    """Record a run whose job the ledger has lost. Nobody else has it: to give it up would lose it for good."""
+    submission = replace(call.submission, body=call.body())
+    answer = ledger.begin(submission, call.policy, worker=call.worker, holder=holder, restores=True)
+    assert not isinstance(answer, Absent)  # noqa: S101 - as above
+    if isinstance(answer, Granted):
+        call.hold_instead(answer.lease)
+    return answer
+
+
+def _settle(run: Run, settlement: Settlement) -> Settled | Fenced | Declined | Absent:
+    try:
+        return insist(run.settle, settlement)
+    except OnceleryError:
+        raise
+    except BaseException:  # a time limit of gevent's, or the end of this process: the effect must not be had twice
+        insist(run.settle, settlement)
+        raise
+
+
+def _superseded(run: Run, answer: Fenced | Declined | Absent) -> Committed | Superseded | Declined:
+    if committed := _committed(run):
+        return committed
+    run.lose()
+    return Superseded() if isinstance(answer, Fenced | Absent) else answer
+
+
+def _committed(run: Run) -> Committed | None:
+    """Look whether a commit in doubt has taken effect; `settle`, which comes before, waits for the end of one."""
+    job = insist(run.ledger.get, run.job_id) if run.in_doubt else None
+    return Committed(job) if job and job.state is State.COMPLETED and job.holder == run.lease.holder else None

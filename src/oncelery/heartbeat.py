@@ -102,14 +102,19 @@ class Heartbeat:
         return [each for each in list(self._renewals) if each.next <= now <= each.end and not each.run.lost]
 
     def _renew(self, due: list[Renewal]) -> bool:
+        leases = [each.run.lease for each in due]
         try:
-            answers = self._ledger.renew([each.run.lease for each in due])
+            answers = self._ledger.renew(leases)
         except Exception as error:  # noqa: BLE001 - of whatever kind: without this thread all leases would lapse
             # They stay due, so that the next tick tries again.
             _logger.warning("could not renew %d leases: %s", len(due), error)
             return False
-        for each, answer in zip(due, answers, strict=True):
-            each.run.renewed(answer)
+        for each, lease, answer in zip(due, leases, answers, strict=True):
             each.next = monotonic() + each.every
+            try:
+                each.run.renewed(lease, answer)
+            except Exception as error:  # noqa: BLE001 - as above
+                each.next = monotonic()
+                _logger.warning("could not record job %s again, which the ledger has lost: %s", lease.job_id, error)
         self._renewed()
         return True

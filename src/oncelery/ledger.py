@@ -107,9 +107,18 @@ class Ledger:
     # Running
 
     def begin(
-        self, submission: Submission, policy: Policy, *, worker: str = "", holder: str | None = None
-    ) -> a.Granted | a.Busy | a.Later | a.Finished | a.Buried | a.Cancelled | a.Absent:
-        """Ask to run a job. Repeat a call whose answer was lost with the same `holder`."""
+        self,
+        submission: Submission,
+        policy: Policy,
+        *,
+        worker: str = "",
+        holder: str | None = None,
+        restores: bool = False,
+    ) -> a.Granted | a.Declined | a.Absent:
+        """Ask to run a job. Repeat a call whose answer was lost with the same `holder`.
+
+        So does a run that `restores` its job, which the store has lost.
+        """
         self._check(submission)
         started = perf_counter()
         answer = self.store.begin(
@@ -121,6 +130,8 @@ class Ledger:
             hold=policy.on_takeover == "hold",
         )
         match answer:
+            case a.Granted(lease) if restores:
+                self._emit(e.RunRestored, lease, started, fence=lease.fence)
             case a.Granted(lease):
                 self._emit(e.RunBegan, lease, started, fence=lease.fence, recovered=answer.recovered)
             case a.Busy(job):
@@ -142,12 +153,7 @@ class Ledger:
 
     def renew(self, leases: Sequence[Lease]) -> Sequence[a.RenewAnswer]:
         """Extend each lease that is still ours, all in one round trip."""
-        started = perf_counter()
-        renewals = self.store.renew(leases)
-        for lease, answer in zip(leases, renewals, strict=True):
-            if isinstance(answer, a.Fenced):
-                self._emit(e.LeaseLost, lease, started, fence=lease.fence)
-        return renewals
+        return self.store.renew(leases)
 
     def record(
         self, lease: Lease, *, progress: Progress | None = None, step: tuple[str, bytes] | None = None
@@ -155,11 +161,7 @@ class Ledger:
         """Write progress or a finished step, if the run is still ours."""
         if step:
             self.limit_step(*step)
-        started = perf_counter()
-        answer = self.store.record(lease, progress=progress, step=step)
-        if isinstance(answer, a.Fenced):
-            self._emit(e.LeaseLost, lease, started, fence=lease.fence)
-        return answer
+        return self.store.record(lease, progress=progress, step=step)
 
     def limit_step(self, name: str, value: bytes = b"") -> None:
         """Refuse a step that is over its limits."""
@@ -182,8 +184,6 @@ class Ledger:
         started = perf_counter()
         answer = self.store.settle(lease, settlement)
         match answer, settlement:
-            case a.Fenced(), _:
-                self._emit(e.LeaseLost, lease, started, fence=lease.fence)
             case a.Settled(State.COMPLETED), _:
                 self._emit(e.JobCompleted, lease, started)
             case a.Settled(State.QUEUED), Release(cause=cause, delay=delay):
@@ -202,6 +202,10 @@ class Ledger:
         except TooLargeError as error:
             return replace(settlement, result=b"", omitted=str(error))
         return settlement
+
+    def lose(self, lease: Lease) -> None:
+        """Report that a run was superseded. Only the run knows: others may be fenced by its own settlement."""
+        self._emit(e.LeaseLost, lease, perf_counter(), fence=lease.fence)
 
     # Operating
 

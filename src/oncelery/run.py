@@ -6,6 +6,7 @@ import hashlib
 import logging
 import random
 import secrets
+import threading
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -15,14 +16,16 @@ from math import isfinite
 from time import monotonic, sleep
 from typing import Any, ParamSpec, TypeVar
 
-from oncelery.answers import Fenced, Granted, RecordAnswer, RenewAnswer, Renewed
+from msgspec.structs import replace
+
+from oncelery.answers import Absent, Declined, Fenced, Granted, Recorded, RenewAnswer, Renewed, Settled
 from oncelery.codec import decode, encode
 from oncelery.errors import JobCancelledError, LeaseLostError, OutcomeUnknownError, StoreUnavailableError
 from oncelery.failpoints import failpoint
 from oncelery.job import Lease, Progress, Submission
 from oncelery.ledger import Ledger
 from oncelery.policy import Policy
-from oncelery.settlement import Postponed
+from oncelery.settlement import Postponed, Settlement
 from oncelery.sql.transaction import Effect, Transaction, one_of
 from oncelery.stores.memory import MemoryStore
 
@@ -31,6 +34,9 @@ T = TypeVar("T")
 
 #: Progress of the same stage is written at most this often, in seconds; a tight loop must not flood the store.
 PROGRESS_EVERY = 0.5
+
+#: How often a run says a verb to a ledger that does not know it, and records itself again in between.
+TRIES = 3
 
 #: How long a worker waits for a store that is away, in seconds: an outcome at hand is worth waiting for.
 PATIENCE = 300.0
@@ -83,6 +89,10 @@ def insist(ask: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         pause = min(pause * 2, 5.0)
 
 
+def _cannot_begin(_: Ledger) -> Absent:
+    return Absent()
+
+
 class Run:
     """One begin-to-settle of a job."""
 
@@ -93,6 +103,7 @@ class Run:
         *,
         recovered: bool,
         steps: Mapping[str, bytes],
+        begin: Callable[[Ledger], Granted | Declined | Absent] = _cannot_begin,
         write: Callable[[Any], bytes] = encode,
         keep: timedelta | None = None,
     ) -> None:
@@ -115,6 +126,15 @@ class Run:
         self.keep = keep
         self._transaction: Transaction | None = None
         self._steps = dict(steps)
+        #: What records this run again, with its body, where the ledger has lost its job. The heartbeat and the task may
+        #: both find that out, one after the other; and what one of them has begun, the store may not let it finish.
+        self._begin = begin
+        self._restoring = threading.RLock()
+        self._is_incomplete = False
+        #: What the ledger said instead, if somebody else has the job by then.
+        self.declined: Declined | Absent | None = None
+        #: Whether its settlement is under way, or over: what a renewal is answered means nothing then.
+        self.is_settling = False
         self._lost = False
         self._cancelled = False
         self._sure_until = monotonic() + lease.duration.total_seconds()
@@ -161,9 +181,9 @@ class Run:
         # The step is done: worth waiting for a store that is away, or it would be done again.
         with self.undisturbed():
             failpoint("before-record")
-            written = self._written(name, value)
-            answer = insist(self.ledger.record, self.lease, step=(name, written))
-            self._steps[name] = written
+            # Known from here on, also to the heartbeat: if the ledger loses the job now, it is recorded again with it.
+            self._steps[name] = written = self._written(name, value)
+            answer = insist(self.ask, lambda ledger, lease: ledger.record(lease, step=(name, written)))
         self._heed(answer)
         return value
 
@@ -211,7 +231,7 @@ class Run:
             message=message and str(message),
         )
         try:
-            self._heed(self.ledger.record(self.lease, progress=progress))
+            self._heed(self.ask(lambda ledger, lease: ledger.record(lease, progress=progress)))
         except StoreUnavailableError as error:
             # Nobody sees it, but nothing depends on it.
             _logger.warning("could not record the progress of job %s: %s", self.job_id, error)
@@ -220,20 +240,79 @@ class Run:
     def raise_if_cancelled(self) -> None:
         """Raise if the job is cancelled, or is no longer ours; asks the store only when the lease may have lapsed."""
         if monotonic() > self._sure_until:
-            self.renewed(self.ledger.renew([self.lease])[0])
+            lease = self.lease
+            self.renewed(lease, self.ledger.renew([lease])[0])
         if self._lost:
             raise LeaseLostError(key=self.key, job_id=self.job_id)
         if self._cancelled:
             raise JobCancelledError(key=self.key, job_id=self.job_id)
 
-    def renewed(self, answer: RenewAnswer) -> None:
+    def renewed(self, lease: Lease, answer: RenewAnswer) -> None:
         """Take note of a renewal, made by this run or by the heartbeat."""
-        match answer:
-            case Renewed(cancel_requested=cancel_requested):
-                self._cancelled = self._cancelled or cancel_requested
-                self._sure_until = monotonic() + self.lease.duration.total_seconds()
-            case Fenced():
-                self._lost = True
+        if isinstance(answer, Renewed):
+            self._cancelled = self._cancelled or answer.cancel_requested
+            self._sure_until = monotonic() + self.lease.duration.total_seconds()
+            return
+        with self._restoring:
+            # A renewal may be answered after the settlement that ended the run: nothing is lost then.
+            if not self.is_settling and self._is_lost(lease, answer, self.ledger):
+                self.lose()
+
+    def settle(self, settlement: Settlement) -> Settled | Fenced | Declined | Absent:
+        """End this run; the answer of `begin`, where the ledger had lost the job and somebody else has it by now."""
+        # Before it is said: a renewal that is fenced by it comes after this.
+        self.is_settling = True
+        return self.ask(lambda ledger, lease: ledger.settle(lease, settlement))
+
+    def ask(
+        self, verb: Callable[[Ledger, Lease], T | Fenced | Absent], ledger: Ledger | None = None
+    ) -> T | Fenced | Declined | Absent:
+        """Say a verb under this run's lease; say it again if the ledger had lost the run, which is then restored."""
+        ledger = ledger or self.ledger
+        for _ in range(TRIES):
+            lease = self.lease
+            answer = verb(ledger, lease)
+            if not isinstance(answer, Fenced | Absent):
+                return answer
+            if lost := self._is_lost(lease, answer, ledger):
+                return lost
+        raise StoreUnavailableError(f"the store does not keep job {self.job_id}, which was recorded again")
+
+    def _is_lost(self, lease: Lease, answer: Fenced | Absent, ledger: Ledger) -> Fenced | Declined | Absent | None:
+        """Return what says that another has the job; None if this run has it, under another lease by now.
+
+        A job that the ledger does not know (Absent) has been lost by it, and nobody else has it: it is recorded again.
+        """
+        with self._restoring:
+            if self.lease is not lease:
+                return None
+            if isinstance(answer, Fenced) and not self._is_incomplete:
+                return answer
+            self.declined = self._restore(ledger)
+            return self.declined
+
+    def _restore(self, ledger: Ledger) -> Declined | Absent | None:
+        """Record this run again under the same holder, with its body, the steps it knows, and a cancel it knows of."""
+        # If the store fails half-way, the next verb is fenced by the fence that it has granted: see _is_lost.
+        self._is_incomplete = True
+        answer = self._begin(ledger)
+        if not isinstance(answer, Granted):
+            return answer
+        for step in tuple(self._steps.items()):
+            ledger.record(answer.lease, step=step)
+        if self._cancelled:
+            ledger.cancel(self.job_id)
+        # The runs before this one are forgotten, but not by the policy that counts them.
+        self.lease = replace(answer.lease, attempt=self.lease.attempt, crashes=self.lease.crashes)
+        self._sure_until = monotonic() + self.lease.duration.total_seconds()
+        self._is_incomplete = False
+        return None
+
+    def lose(self) -> None:
+        """Take note that another run has the job, and report it, once."""
+        if not self._lost:
+            self._lost = True
+            self.ledger.lose(self.lease)
 
     @property
     def lost(self) -> bool:
@@ -245,10 +324,11 @@ class Run:
         """Whether the job is known to have been asked to end."""
         return self._cancelled
 
-    def _heed(self, answer: RecordAnswer) -> None:
-        if isinstance(answer, Fenced):
-            self._lost = True
-            raise LeaseLostError(key=self.key, job_id=self.job_id, state=answer.state)
+    def _heed(self, answer: Recorded | Fenced | Declined | Absent) -> None:
+        if not isinstance(answer, Recorded):
+            self.lose()
+            state = answer.state if isinstance(answer, Fenced) else None
+            raise LeaseLostError(key=self.key, job_id=self.job_id, state=state)
         self._cancelled = self._cancelled or answer.cancel_requested
 
 

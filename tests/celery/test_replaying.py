@@ -10,6 +10,7 @@ from guarded.hand import Hand
 
 from oncelery import JobBuriedError
 from oncelery.job import State
+from oncelery.stores.memory import MemoryStore
 
 # Replacement
 
@@ -216,3 +217,52 @@ def test_a_signature_that_was_used_as_a_callback_can_be_used_again(hand: Hand) -
     hand.deliver_all()
 
     assert len(hand.told(name)) == 2
+
+
+# A ledger that has lost the job of a run
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+def test_a_run_whose_work_another_job_does_since_the_ledger_has_lost_it_has_the_result_of_that_job(
+    hand: Hand, *, is_done: bool
+) -> None:
+    """While the other one runs, this one is put aside."""
+
+    def charge(order: str) -> str:
+        if task.request.id == "second":
+            return f"{order} by the second"
+        hand.once.ledger.store = MemoryStore(clock=hand.clock)
+        task.apply_async((order,), task_id="second")
+        if is_done:
+            hand.deliver()
+        return f"{order} by the first"
+
+    task: Any = hand.once.task(charge, name=f"charge-{hand.name()}", shared=False, key="order")
+    task.apply_async(("order-1",), task_id="first")
+
+    delivered = hand.deliver_all()
+
+    assert hand.app.AsyncResult("first").get(timeout=1) == "order-1 by the second"
+    assert [message.id for message in delivered if message.state is None][-1] == "first"
+    assert [job.id for job in hand.jobs()] == ["second"]
+
+
+def test_a_run_whose_job_the_ledger_has_lost_is_retried_with_its_message(hand: Hand) -> None:
+    first = iter([True])
+
+    def charge(order: str, *, amount: int) -> str:
+        if not next(first, False):
+            return f"{order}: {amount}"
+        hand.once.ledger.store = MemoryStore(clock=hand.clock)
+        raise OSError
+
+    task: Any = hand.once.task(charge, name=f"charge-{hand.name()}", shared=False, retry_on=OSError)
+    job_id = task.delay("order-1", amount=5).id
+    assert hand.deliver().state == "RETRY"
+    hand.drop()
+
+    hand.clock.advance(hours=2)
+    hand.once.sweep()
+    hand.deliver()
+
+    assert hand.app.AsyncResult(job_id).get(timeout=1) == "order-1: 5"

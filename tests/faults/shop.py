@@ -43,6 +43,7 @@ class Shop:
         self.bundle = self._task(bundle)
         self.charge_when_told = self._task(charge_when_told)
         self.charge_in_step = self._task(charge_in_step)
+        self.charge_with_progress = self._task(charge_with_progress)
         self.pay = self._task(pay, retry_on=OSError, backoff=Backoff(first=timedelta(0), most=timedelta(0)))
         self.charge_slowly_at_first = self._task(charge_slowly_at_first)
         self.charge_and_fail_at_first = self._task(charge_and_fail_at_first)
@@ -87,6 +88,14 @@ def charge_in_step(order: str, seconds: float = 0.0) -> dict[str, str]:
     current_run().step("charge", _note, order)
     failpoint("after-step")
     return receipt(order)
+
+
+def charge_with_progress(order: str) -> dict[str, str]:
+    """Take effect between two words on how far it has come; the second may end the run."""
+    current_run().progress(1, 3, stage="before")
+    charged = charge(order)
+    current_run().progress(2, 3, stage="after")
+    return charged
 
 
 def pay(order: str) -> dict[str, Any]:

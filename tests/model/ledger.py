@@ -187,15 +187,17 @@ class Store:
 
     def renew(self, ledger: Ledger, job: int, fence: int, holder: int) -> Answered:
         record = ledger.records[job]
-        if record is None or not self.owns(record, fence, holder):
-            return ledger, Answer("Fenced", job, record.state if record else "")
+        if record is None or record.fence < fence:
+            return ledger, Answer("Absent")
+        if not self.owns(record, fence, holder):
+            return ledger, Answer("Fenced", job, record.state)
         ledger = ledger.put(job, record._replace(lapsed=False))
         return ledger, Answer("Renewed", job, flag=record.cancel_requested)
 
     def settle(self, ledger: Ledger, job: int, fence: int, holder: int, how: str) -> Answered:
         record = ledger.records[job]
-        if record is None:
-            return ledger, Answer("Fenced", job)
+        if record is None or record.fence < fence:
+            return ledger, Answer("Absent")
         if self.owns(record, fence, holder):
             ledger = self.apply(ledger, job, record, how)
         elif not (record.fence == fence and record.holder == holder and record.state in ENDS[how]):

@@ -31,6 +31,15 @@ class Mail(NamedTuple):
         mail: Mail | None = getattr(self, method)(job)
         return mail
 
+    def is_waiting(self, job: int) -> Mail | None:
+        return self if self.queued[job] else None
+
+    def is_somewhere(self, job: int) -> Mail | None:
+        return self if self.queued[job] or self.unacked[job] else None
+
+    def is_nowhere(self, job: int) -> Mail | None:
+        return None if self.queued[job] or self.unacked[job] else self
+
     def publish(self, job: int) -> Mail:
         return self.queue(job, min(self.queued[job] + 1, self.copies))
 

@@ -326,6 +326,33 @@ class AcknowledgesFirst(Protocol):
             yield from super().begin_steps(books, worker)
 
 
+class AbsentIsSuperseded(Protocol):
+    """A run whose job the store has lost takes that for another run's, ends, and acknowledges."""
+
+    def lost(self, worker: Worker) -> Worker:
+        return worker._replace(phase="ending", how="")
+
+
+class RestoredByAnybody(Protocol):
+    """A run whose job the store has lost goes on without a record, and completes what was given to another since."""
+
+    def restore_steps(self, books: Books, worker: Worker) -> Iterator[Step]:
+        record = books.ledger.records[worker.job]
+        if record and record.state == RUNNING:
+            fence = worker._replace(phase="done", holder=record.holder, fence=record.fence)
+            yield self.step(f"{{w}} goes on with {name(worker.job)}", PROGRESS, books, books, worker, fence)
+        else:
+            yield from super().restore_steps(books, worker)
+
+
+class SilenceMeansDone(Protocol):
+    """A worker that waits too long for the store acknowledges, as if its outcome were recorded."""
+
+    def give_up_steps(self, books: Books, worker: Worker, label: str, ledger: Ledger) -> Iterator[Step]:
+        for step in super().give_up_steps(books, worker, label, ledger):
+            yield step._replace(worker=step.worker._replace(how=""))
+
+
 class Mutant(NamedTuple):
     """What is wrong, within which bounds it shows, and what it breaks."""
 
@@ -378,6 +405,9 @@ MUTANTS = (
     Mutant(ErrorAtReserveMeansYes, ("I5",)),
     Mutant(NotReserved, ("I5",), Bounds(faults=1, acts=0, submissions=(BY_NAME,))),
     Mutant(LiveRecordsExpire, ("I2", "I5")),
+    Mutant(AbsentIsSuperseded, ("I2", "I5"), Bounds(faults=1, acts=0, failovers=True)),
+    Mutant(RestoredByAnybody, ("I4",), Bounds(faults=2, acts=0, failovers=True)),
+    Mutant(SilenceMeansDone, ("I2",), Bounds(faults=1, acts=0, silent=True, submissions=(BY_NAME,))),
     Mutant(AcknowledgesFirst, ("I2",), Bounds(faults=1, acts=0, submissions=(BY_NAME,))),
 )
 

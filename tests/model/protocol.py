@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from .invariants import NAMED, UNNAMED, Memory, change, judge_ack, judge_answer, judge_run, observe, runs
-from .ledger import BURIED, JOIN, OPENED, REPLACE, RUNNING, TRAIL, Answered, Ledger, Store
+from .ledger import BURIED, ENDS, JOIN, OPENED, REPLACE, RUNNING, TRAIL, Answer, Answered, Ledger, Store
 from .mail import Mail, Post
 from .steps import (
     ACT,
@@ -18,6 +18,8 @@ from .steps import (
     CALL,
     FAULT,
     IDLE,
+    LOST,
+    OLD,
     PROGRESS,
     Books,
     Bounds,
@@ -61,15 +63,18 @@ class Protocol:
 
     # Callers, broker, sweeper, operator, time
 
-    def world_steps(self, books: Books, attended: int, held: int) -> Iterator[Step]:
+    def world_steps(self, books: Books, attended: int, held: int, ending: int) -> Iterator[Step]:
         """Give the steps that no worker makes.
 
-        Bits of jobs: `attended`, a live worker is the holder that the record names; `held`, one has the message.
+        Bits of jobs: `attended`, a live worker is the holder that the record names; `held`, one has the message;
+        `ending`, one is about to acknowledge it or to give it back.
         """
         for job in range(len(books.callers)):
             yield from self.caller_steps(books, job)
             yield from self.broker_steps(books, job, held=bool(held >> job & 1))
             if books.ledger.records[job]:
+                if not ending >> job & 1:
+                    yield from self.failover_steps(books, job, attended=bool(attended >> job & 1))
                 yield from self.sweeper_steps(books, job)
                 yield from self.lease_steps(books, job, attended=bool(attended >> job & 1))
                 if books.acts:
@@ -95,9 +100,21 @@ class Protocol:
             yield self.step(f"caller of {name(job)} dies", FAULT, books, self.call(books, job, "gone"))
 
     def broker_steps(self, books: Books, job: int, *, held: bool) -> Iterator[Step]:
-        yield self.step(f"broker loses a message of {name(job)}", FAULT, books, books, post=("lose", job))
+        # Of what ledger and broker have both lost, nobody is left to tell.
+        if books.ledger.records[job] or not self.bounds.failovers:
+            yield self.step(f"broker loses a message of {name(job)}", FAULT, books, books, post=("lose", job))
         label = f"broker delivers {name(job)} again, {'still held' if held else 'unacknowledged'}"
         yield self.step(label, FAULT if held else PROGRESS, books, books, post=("deliver_again", job))
+
+    def failover_steps(self, books: Books, job: int, *, attended: bool) -> Iterator[Step]:
+        """Undo all that the store knew of a live job; its run lives on, or a message of it waits.
+
+        What it has answered to a worker that acknowledges just then is lost with it, as docs/guarantees.md says.
+        """
+        if self.bounds.failovers and books.ledger.get(job).live:
+            after = books._replace(ledger=self.store.forget(books.ledger, job))
+            post: Post = () if attended else ("is_waiting", job)
+            yield self.step(f"the store fails over, and has lost {name(job)}", FAULT, books, after, post=post)
 
     def sweeper_steps(self, books: Books, job: int) -> Iterator[Step]:
         ledger, publish = self.store.due(books.ledger, job)
@@ -159,7 +176,7 @@ class Protocol:
 
     # Workers
 
-    def worker_steps(self, books: Books, worker: Worker) -> Iterator[Step]:  # noqa: C901 - one case for each phase
+    def worker_steps(self, books: Books, worker: Worker) -> Iterator[Step]:  # noqa: C901, PLR0912 - one case for each phase
         """Give the steps of one worker, which are named with {w} for it."""
         match worker.phase:
             case "idle":
@@ -175,6 +192,8 @@ class Protocol:
                 yield from self.victim_steps(books, worker)
             case "running" | "done":
                 yield from self.run_steps(books, worker)
+            case phase if phase.startswith(LOST):
+                yield from self.restore_steps(books, worker)
             case "settling":
                 yield from self.settle_steps(books, worker, worker.how)
             case "dead":
@@ -246,14 +265,20 @@ class Protocol:
                 then = worker._replace(phase="running", fence=answer.fence)
             case "Absent":
                 then = worker._replace(phase="body")
-            case "Busy" | "Finished" if answer.job != worker.job and self.bounds.submissions[worker.job] == BY_NAME:
-                then = worker._replace(phase="ending", how="park" if answer.name == "Busy" else "answered")
             case _:
-                then = worker._replace(phase="ending")
+                then = self.declined(worker, answer)
         broken = judge_answer(books.memory, answer)
         if answer.name == "Later":  # it has come as far as a run can: whatever died before, it was not of this message
             books = books._replace(memory=books.memory.forgive(worker.job))
         yield from self.send(books, worker, request, (ledger, answer), then, worker, broken)
+
+    def declined(self, worker: Worker, answer: Answer) -> Worker:
+        """Give a worker that may not run: another has the job, or does its work under another id."""
+        how = ""
+        # A job that was reserved meets another one of its key only if the store had lost it.
+        if answer.job != worker.job and (self.bounds.submissions[worker.job] == BY_NAME or self.bounds.failovers):
+            how = {"Busy": "park", "Finished": "answered"}.get(answer.name, "")
+        return worker._replace(phase="ending", how=how)
 
     def run_steps(self, books: Books, worker: Worker) -> Iterator[Step]:
         if worker.phase == "running":
@@ -267,13 +292,29 @@ class Protocol:
                 yield self.step(f"{{w}} is about to settle: {how}", ACT, books, after, worker, then)
         ledger, answer = self.request(books.ledger, worker, "renew")
         then = worker
-        if answer.name == "Fenced":
+        if answer.name == "Absent":
+            then = self.lost(worker)
+        elif answer.name == "Fenced":
             then = worker._replace(phase="ending")
         elif answer.flag:
             then = worker._replace(phase="settling", how="cancel")
         broken = judge_run(books.memory, books.ledger, ledger, claim(worker), answer)
         if then != worker or ledger != books.ledger:
             yield from self.send(books, worker, "renew", (ledger, answer), then, worker, broken)
+
+    def lost(self, worker: Worker) -> Worker:
+        """Give a worker whose run the store does not know: it has no rival, and begins again."""
+        return worker._replace(phase=f"{LOST}{worker.phase}", fence=0)
+
+    def restore_steps(self, books: Books, worker: Worker) -> Iterator[Step]:
+        """Record a run again, with its body, and go on with it; unless somebody else has the job by now."""
+        answered = self.request(books.ledger, worker, "begin with body")
+        answer = answered[1]
+        then = self.declined(worker, answer)
+        if answer.name == "Granted":
+            then = worker._replace(phase=worker.phase.removeprefix(LOST), fence=answer.fence)
+        broken = judge_answer(books.memory, answer)
+        yield from self.send(books, worker, "begin with body", answered, then, worker, broken)
 
     def effect_step(self, books: Books, worker: Worker) -> Step:
         effects = books.memory.effects + self.bounds.effects
@@ -286,6 +327,8 @@ class Protocol:
         broken = judge_run(books.memory, books.ledger, ledger, claim(worker), answer, how)
         then = worker._replace(phase="ending", how="reject" if how in ("handback", "crash") else "")
         unsure = worker if worker.phase == "dead" else worker._replace(phase="settling", how=how)
+        if answer.name == "Absent" and worker.phase != "dead":
+            then = self.lost(unsure)
         yield from self.send(books, worker, how, (ledger, answer), then, unsure, broken)
 
     def ending_steps(self, books: Books, worker: Worker) -> Iterator[Step]:
@@ -317,15 +360,30 @@ class Protocol:
         label = f"{who(worker)} dies ({worker.phase})"
         # Redis keeps the message in `unacked` until a timeout; RabbitMQ sees the connection close.
         post = () if self.bounds.redis else self.give_back(worker)
+        if self.is_last(books.ledger, worker):
+            yield from self.last_steps(label, books, after, worker, leave(worker))
+            return
         yield self.step(label, FAULT, books, after, worker, leave(worker), post=post, broken=broken)
         if worker.phase == "noted":
             child = worker._replace(phase="victim", how="")
             # A death that the parent tells of; unless it was of a run, to which a reply was lost.
             wrecked = after if memory.wrecks != books.memory.wrecks else books
             yield self.step(f"{{w}}'s child dies ({worker.phase})", FAULT, books, wrecked, worker, child, broken=broken)
-        if worker.phase in ("running", "done", "settling"):
-            child = worker._replace(phase="dead", how="")
+        if worker.phase.removeprefix(LOST) in ("running", "done", "settling"):
+            # The parent knows the lease that was lost, not the one under which the run was recorded again.
+            fence = OLD if worker.phase.startswith(LOST) else worker.fence
+            child = worker._replace(phase="dead", how="", fence=fence)
             yield self.step(f"{{w}}'s child dies ({worker.phase})", FAULT, books, after, worker, child, broken=broken)
+
+    def is_last(self, ledger: Ledger, worker: Worker) -> bool:
+        """Whether a run may be all there is of its job: the store has lost it, and a copy of its message was acked."""
+        return self.bounds.failovers and not worker.tag and not ledger.records[worker.job]
+
+    def last_steps(self, label: str, books: Books, after: Books, worker: Worker, then: Worker) -> Iterator[Step]:
+        """Let a worker leave a job that the store has lost; without a message, nobody is left who knows of it."""
+        gone = after._replace(memory=after.memory.end(worker.job))
+        yield self.step(label, FAULT, books, gone, worker, then, post=("is_nowhere", worker.job))
+        yield self.step(label, FAULT, books, after, worker, then, post=("is_somewhere", worker.job))
 
     # Requests to the store
 
@@ -350,18 +408,37 @@ class Protocol:
         yield self.step(label, PROGRESS, books, after, worker, then, broken=broken)
         if ledger != books.ledger:
             yield self.step(f"{label}, reply lost", FAULT, books, after, worker, unsure, broken=broken)
+        if self.bounds.silent and (request.startswith("begin") or request in ENDS) and worker.phase != "dead":
+            yield from self.give_up_steps(books, worker, f"{who(worker)}: {request} {name(worker.job)}", ledger)
         if self.bounds.late and not worker.late:
             label = f"{who(worker)}: {request} {name(worker.job)}: no answer, still on its way"
             yield self.step(label, FAULT, books, books, worker, unsure._replace(late=request))
 
+    def give_up_steps(self, books: Books, worker: Worker, label: str, ledger: Ledger) -> Iterator[Step]:
+        """Give the message back, when the store has long been silent: it has done what was asked, or not."""
+        then = worker._replace(phase="ending", how="reject")
+        for outcome in {ledger, books.ledger}:
+            told = f"{label}: silence, {'done' if outcome is ledger else 'not done'}, given up"
+            if self.is_last(outcome, worker):
+                yield from self.last_steps(told, books, books._replace(ledger=outcome), worker, then)
+                continue
+            step = self.step(told, FAULT, books, books._replace(ledger=outcome), worker, then)
+            record = outcome.records[worker.job]
+            if record and record.state == RUNNING and record.holder == worker.holder:
+                # To the ledger the same as a run that crashed.
+                step = step._replace(books=step.books._replace(memory=step.books.memory.wreck(worker.job)))
+            yield step
+
     def arrival_step(self, books: Books, worker: Worker) -> Step:
         """Let a request arrive that its sender has sent again; nobody waits for the answer."""
-        ledger, answer = self.request(books.ledger, worker, worker.late)
+        # Of one that has no lease now, it was sent under the one that was lost.
+        sent = worker._replace(fence=worker.fence or OLD)
+        ledger, answer = self.request(books.ledger, sent, worker.late)
         then = IDLE if worker.phase == "idle" else worker._replace(late="")
         label = f"{who(worker)}'s late {worker.late} {name(worker.job)} arrives: {answer.name}"
         broken = ""
         if not worker.late.startswith("begin"):
-            broken = judge_run(books.memory, books.ledger, ledger, claim(worker), answer)
+            broken = judge_run(books.memory, books.ledger, ledger, claim(sent), answer)
         step = self.step(label, PROGRESS, books, books._replace(ledger=ledger), worker, then, broken=broken)
         if ledger == books.ledger or answer.name != "Granted" or worker.phase in ("got", "noted", "body"):
             return step

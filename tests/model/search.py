@@ -95,7 +95,7 @@ class Search:
         self.mails: Numbers[Mail] = Numbers()
         self.workers: Numbers[Worker] = Numbers()
         self.posts: dict[Post, Deliveries] = {}
-        #: What a worker means to the world: bits of the job it attends to, and of the one whose message it holds.
+        #: What a worker means to the world: bits of the job it attends to, whose message it holds, or ends.
         self.roles: list[int] = []
         #: A worker and the jobs whose record names another now -> the worker after that.
         self.unnamed: dict[tuple[int, int], int] = {}
@@ -144,7 +144,7 @@ class Search:
             role = 0
             for worker in team:
                 role |= roles[worker]
-            key = page << 2 * JOB_BITS | role
+            key = page << 3 * JOB_BITS | role
             options = world_memo.get(key)
             if options is None:
                 options = world_memo[key] = [self.compile(step) for step in self.world_steps(page, role)]
@@ -219,7 +219,8 @@ class Search:
             return known
         number, bit = self.workers[worker], 1 << worker.job
         attends = worker.holder == NAMED and worker.phase not in ("idle", "dead")
-        self.roles.append((bit if attends else 0) | (bit << JOB_BITS if worker.phase != "idle" else 0))
+        held = bit << JOB_BITS if worker.phase != "idle" else 0
+        self.roles.append((bit if attends else 0) | held | (bit << 2 * JOB_BITS if worker.phase == "ending" else 0))
         if worker.holder == NAMED:
             other = self.number(unnamed(worker))
             self.unnamed.update({(number, jobs): other for jobs in range(1 << JOB_BITS) if jobs & bit})
@@ -247,7 +248,8 @@ class Search:
 
     def world_steps(self, books: int, role: int) -> Iterator[Step]:
         jobs = (1 << JOB_BITS) - 1
-        return self.protocol.world_steps(self.books.in_order[books], role & jobs, role >> JOB_BITS)
+        bits = (role >> shift & jobs for shift in (0, JOB_BITS, 2 * JOB_BITS))
+        return self.protocol.world_steps(self.books.in_order[books], *bits)
 
     def worker_steps(self, books: int, worker: int) -> Iterator[Step]:
         return self.protocol.worker_steps(self.books.in_order[books], self.workers.in_order[worker])

@@ -11,6 +11,9 @@ from .mail import Post
 # What a step is: one that will be made in the end, a fault, or an act of the task, an operator or the calendar.
 PROGRESS, FAULT, ACT = "progress", "fault", "act"
 
+#: Before the phase of a worker whose run the store has lost.
+LOST = "lost "
+
 #: The fence of any run that is over.
 OLD = -1
 
@@ -39,6 +42,10 @@ class Bounds(NamedTuple):
     receipts: int = -1
     #: Whether a request may arrive after its sender has sent it again.
     late: bool = False
+    #: Whether the store may fail over, and have lost a live job whose message or run is elsewhere.
+    failovers: bool = False
+    #: Whether the store may be silent for so long that a worker gives up, and gives the message back.
+    silent: bool = False
     #: Whether an operator may delete dead letters.
     discards: bool = False
     #: Whether to count effects.
@@ -47,6 +54,8 @@ class Bounds(NamedTuple):
 
 class Worker(NamedTuple):
     """A worker, and the message it has: idle, got, noted, body, running, done, settling, ending; or its child.
+
+    After "lost ", a phase to which it comes back once it has recorded its run again.
 
     The child is dead, of its run; or a victim of the message, which it did not survive opening.
     """

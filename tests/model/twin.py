@@ -207,7 +207,7 @@ class Twin:
             case "Renewed":
                 assert answer.cancel_requested == expected.flag
             case "Settled" | "Fenced":
-                assert (answer.state or "") == expected.state
+                assert answer.state == expected.state
                 if expected.name == "Settled":
                     record = self.ledger.get(expected.job)
                     assert answer.next_id == ("" if record.live or record.trail == NO_JOB else name(record.trail))

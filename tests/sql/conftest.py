@@ -110,7 +110,7 @@ def shop_of(request: pytest.FixtureRequest, hand: Hand, databases: dict[str, str
     url = databases[where] if where in databases else fresh_database(request.getfixturevalue("valkey"))
     ledger = Ledger(open_store(url, clock=hand.clock))
     ledger.get("-")  # its tables are there, also after a test that does not use it
-    yield Shop(hand, books, ledger)
+    yield Shop(hand, books, ledger, url)
     ledger.store.close()
     books.close()
     if where in databases:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import psycopg
 from guarded.books import AMOUNT, ORDER, Books, pay
 from guarded.hand import Delivered, Hand
+from redis import Redis
 
 from oncelery import current_run
 from oncelery.job import State
@@ -18,8 +20,8 @@ TARGETS = ["psycopg", "connection", "session", "engine"]
 class Shop:
     """A task that pays into the books through a target of its kind, and what its worker makes of it."""
 
-    def __init__(self, hand: Hand, books: Books, ledger: Ledger) -> None:
-        self.hand, self.books, self.ledger = hand, books, ledger
+    def __init__(self, hand: Hand, books: Books, ledger: Ledger, url: str = "") -> None:
+        self.hand, self.books, self.ledger, self.url = hand, books, ledger, url
         hand.once.__dict__["ledger"] = ledger
 
     def task(self, function: Callable[..., Any], **options: Any) -> Any:  # noqa: ANN401 - Celery's own
@@ -33,6 +35,16 @@ class Shop:
                 tx.result = {"paid": order}
 
         return self.task(charge, **options)
+
+    def lose_the_ledger(self) -> None:
+        """Delete all that the ledger knows, as a fail-over does with what it knew last."""
+        self.hand.clock.advance(seconds=1)
+        if self.url.startswith("redis:"):
+            with Redis.from_url(self.url) as client:
+                client.flushdb()
+        else:
+            with psycopg.connect(self.url) as connection:
+                connection.execute("TRUNCATE oncelery.jobs CASCADE")
 
     @property
     def is_paid_once(self) -> bool:

@@ -17,9 +17,7 @@ from guarded.world import SOON
 from oncelery import current_run
 from oncelery.events import Event, JobCompleted
 from oncelery.job import State
-from oncelery.ledger import Ledger
 from oncelery.sql.callers import caller_of
-from oncelery.stores import open_store
 from oncelery.testing.failpoints import Failpoint, armed
 from oncelery.testing.proxy import FaultProxy
 from oncelery.testing.servers import PostgresServer
@@ -218,22 +216,78 @@ def test_of_two_runs_of_a_job_whose_ledger_is_elsewhere_the_first_to_commit_is_i
     assert (job.state, job.attempt, job.result) == (State.COMPLETED, 2, b"1")
 
 
-def test_a_ledger_that_has_forgotten_a_job_does_not_have_it_done_again(apart: Shop) -> None:
+@pytest.mark.parametrize("is_unique", [True, False])
+def test_a_ledger_that_has_forgotten_a_job_does_not_have_it_done_again(apart: Shop, *, is_unique: bool) -> None:
     shop = apart
-    with shop.books.engine.begin() as connection:
-        connection.exec_driver_sql("ALTER TABLE payments ADD UNIQUE (order_id)")
+    if is_unique:
+        with shop.books.engine.begin() as connection:
+            connection.exec_driver_sql("ALTER TABLE payments ADD UNIQUE (order_id)")
     task = shop.paying("psycopg")
     with shop.hand.captured() as sent:
         task.delay(ORDER)
     shop.hand.deliver()
-    shop.ledger = Ledger(open_store("memory://"))
-    shop.hand.once.__dict__["ledger"] = shop.ledger
+    shop.lose_the_ledger()
 
     sent.again()
     delivered = shop.hand.deliver()
 
     assert delivered.value == {"paid": ORDER}
     assert shop.is_paid_once
+
+
+@pytest.mark.parametrize("kind", ["psycopg", "session"])
+@pytest.mark.parametrize("when", ["before the block", "in the block"])
+def test_a_job_that_the_ledger_loses_before_its_commit_is_recorded_again_and_completed(
+    shop: Shop, kind: str, when: str
+) -> None:
+    def charge(order: str) -> None:
+        if when == "before the block":
+            shop.lose_the_ledger()
+        with shop.books.target(kind) as target, current_run().transaction(target) as tx:
+            pay(tx.connection, order)
+            tx.result = {"paid": order}
+            if when == "in the block":
+                shop.lose_the_ledger()
+
+    job_id = shop.task(charge).delay(ORDER).id
+
+    assert shop.hand.deliver().value == {"paid": ORDER}
+    assert shop.is_paid_once
+    assert state(shop, job_id) is State.COMPLETED
+
+
+def test_a_job_that_a_ledger_elsewhere_loses_after_the_commit_is_recorded_again_and_completed(apart: Shop) -> None:
+    def charge(order: str) -> None:
+        with apart.books.target("psycopg") as target, current_run().transaction(target) as tx:
+            pay(tx.connection, order)
+            tx.result = {"paid": order}
+        apart.lose_the_ledger()
+
+    job_id = apart.task(charge).delay(ORDER).id
+
+    assert apart.hand.deliver().value == {"paid": ORDER}
+    assert apart.is_paid_once
+    assert state(apart, job_id) is State.COMPLETED
+
+
+def test_a_block_that_fails_after_the_ledger_has_lost_its_job_leaves_it_to_its_next_run(shop: Shop) -> None:
+    failures = iter([True])
+
+    def charge(order: str) -> None:
+        with shop.books.target("psycopg") as target, current_run().transaction(target) as tx:
+            pay(tx.connection, order)
+            tx.result = {"paid": order}
+            if next(failures, False):
+                shop.lose_the_ledger()
+                raise RuntimeError
+
+    job_id = shop.task(charge, retry_on=RuntimeError).delay(ORDER).id
+
+    delivered = deliver_all(shop)
+
+    assert delivered[-1].value == {"paid": ORDER}
+    assert shop.is_paid_once
+    assert state(shop, job_id) is State.COMPLETED
 
 
 @pytest.mark.parametrize("kind", ["connection", "session", "engine"])

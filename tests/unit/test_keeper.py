@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -10,15 +11,16 @@ from typing import Any
 import pytest
 from billiard.process import current_process
 from kombu.exceptions import ContentDisallowed
+from msgspec.structs import replace
 
-from oncelery.answers import Granted
+from oncelery.answers import Granted, RenewAnswer
 from oncelery.celery import keeper
 from oncelery.celery.board import Board
 from oncelery.events import Event, LeaseLost
 from oncelery.job import Cause, Lease, State, Submission
 from oncelery.ledger import Ledger
 from oncelery.policy import Policy
-from oncelery.settlement import Release
+from oncelery.settlement import Complete, Release
 from oncelery.stores.memory import MemoryStore
 from oncelery.testing.clock import FakeClock
 
@@ -32,6 +34,14 @@ class Parent:
         self.board = Board()
         self.told: list[Event] = []
         self.ledger.events.subscribe(self.told.append)
+        self.asked: list[Sequence[Lease]] = []
+        renew = self.ledger.renew
+
+        def note(leases: Sequence[Lease]) -> Sequence[RenewAnswer]:
+            self.asked.append(leases)
+            return renew(leases)
+
+        monkeypatch.setattr(self.ledger, "renew", note)
         monkeypatch.setattr(self.board, "_parent", os.getppid())
         monkeypatch.setattr(current_process(), "index", 0, raising=False)
         monkeypatch.setattr(keeper, "monotonic", lambda: self.clock().timestamp())
@@ -41,9 +51,12 @@ class Parent:
         )
         self._keeper = keeper.Keeper(self._consumer)
 
-    def begin(self, job_id: str) -> Lease:
+    def forget_everything(self) -> None:
+        self.ledger.store = MemoryStore(clock=self.clock)
+
+    def begin(self, job_id: str, *, holder: str | None = None) -> Lease:
         submission = Submission(id=job_id, key=job_id[-1] * 64, task="charge", body=b"{}")
-        granted = self.ledger.begin(submission, Policy(lease=timedelta(seconds=1)))
+        granted = self.ledger.begin(submission, Policy(lease=timedelta(seconds=1)), holder=holder)
         assert isinstance(granted, Granted)
         return granted.lease
 
@@ -79,7 +92,48 @@ def test_the_parent_asks_for_a_lost_lease_once(parent: Parent) -> None:
         for _ in range(4):
             parent.look(after=0.6)
 
-    assert [type(event) for event in parent.told].count(LeaseLost) == 1
+    assert parent.asked == [[lease]]
+
+
+@pytest.mark.parametrize("verb", ["renew", "settle"])
+def test_a_child_that_settles_while_the_parent_asks_has_lost_nothing(
+    parent: Parent, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    lease, ask = parent.begin("job-1"), getattr(parent.ledger, verb)
+
+    def settle_first(*args: object) -> object:
+        parent.ledger.store.settle(lease, Complete(result=b"done"))
+        return ask(*args)
+
+    with parent.board.show(lease):
+        monkeypatch.setattr(parent.ledger, verb, settle_first)
+        # To let go of a job is what the parent does when it finds the child dead.
+        monkeypatch.setattr(keeper, "_is_alive", lambda _pid: verb == "renew")
+        parent.look(after=0.6)
+
+    assert LeaseLost not in {type(event) for event in parent.told}
+
+
+def test_the_parent_renews_the_lease_under_which_a_lost_job_was_recorded_again(parent: Parent) -> None:
+    lost = parent.begin("job-1")
+    with parent.board.show(lost):
+        parent.forget_everything()
+        parent.look(after=0.6)
+        lease = parent.begin("job-1", holder=lost.holder)
+        parent.board.show_instead(lease)
+        for _ in range(4):
+            parent.look(after=0.6)
+
+        assert parent.is_held(lease)
+
+
+def test_a_lease_inside_another_one_stays_shown_when_the_outer_is_recorded_again(parent: Parent) -> None:
+    outer, inner = parent.begin("job-1"), parent.begin("job-2")
+
+    with parent.board.show(outer), parent.board.show(inner):
+        parent.board.show_instead(replace(outer, fence=outer.fence + 1))
+
+        assert [held.lease for held in parent.board.held()] == [inner]
 
 
 def test_the_next_lease_of_a_child_that_lost_one_is_renewed(parent: Parent) -> None:

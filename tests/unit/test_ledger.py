@@ -193,7 +193,7 @@ def test_a_job_that_is_withdrawn_while_it_runs_is_asked_to_end(ledger: Ledger, h
     assert words(heard) == ["accepted", "began", "cancel requested"]
 
 
-def test_a_superseded_run_is_told_so_by_every_verb(ledger: Ledger, heard: list[e.Event], clock: FakeClock) -> None:
+def test_every_verb_of_a_superseded_run_is_fenced(ledger: Ledger, clock: FakeClock) -> None:
     ledger.reserve(CHARGE)
     late = begin(ledger)
     clock.advance(seconds=31)
@@ -202,7 +202,12 @@ def test_a_superseded_run_is_told_so_by_every_verb(ledger: Ledger, heard: list[e
     assert ledger.renew([late]) == [a.Fenced(State.RUNNING)]
     assert ledger.record(late, step=("charge", b"1")) == a.Fenced(State.RUNNING)
     assert ledger.settle(late, Complete(result=b"late")) == a.Fenced(State.RUNNING)
-    assert words(heard) == ["accepted", "began", "began", "fenced", "fenced", "fenced"]
+
+
+def test_a_run_that_records_its_job_again_is_told_in_events(ledger: Ledger, heard: list[e.Event]) -> None:
+    ledger.begin(CHARGE, POLICY, restores=True)
+
+    assert words(heard) == ["restored"]
 
 
 def test_a_burial_by_the_crash_limit_is_told_once(ledger: Ledger, heard: list[e.Event], clock: FakeClock) -> None:

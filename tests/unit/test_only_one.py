@@ -374,6 +374,22 @@ def test_inside_a_guarded_task_the_run_is_that_of_its_job(once: Oncelery) -> Non
     assert seen[1].key == once.jobs.find().items[0].key
 
 
+def test_a_lock_that_the_ledger_has_lost_is_taken_again(once: Oncelery) -> None:
+    answers: list[object] = []
+
+    @only_one
+    def report() -> str:
+        once.ledger.store = MemoryStore()
+        current_run().progress(1, 2)
+        with ThreadPoolExecutor(1) as other:
+            answers.append(other.submit(report).result())
+        return "done"
+
+    assert report() == "done"
+    assert answers == [None]
+    assert once.jobs.find().items[0].state is State.COMPLETED
+
+
 @pytest.mark.usefixtures("app")
 def test_a_store_that_is_away_does_not_mean_yes(once: Oncelery, monkeypatch: pytest.MonkeyPatch) -> None:
     def away(*_args: object, **_options: object) -> None:

@@ -57,6 +57,14 @@ class Board:
             return NOT_SHOWN
         return _Shown(self._memory, place, pid, written)
 
+    def show_instead(self, lease: Lease) -> None:
+        """Show another lease of the run whose lease is shown; not while one inside it is shown."""
+        place = self._place(pid := os.getpid())
+        if place is not None and any(held.lease.holder == lease.holder for held in self._read(place)):
+            written = encode(lease)
+            if len(written) <= SIZE - _HEAD.size:
+                _write(self._memory, place, pid, written)
+
     def renewed(self) -> None:
         """Tell the parent that this child has renewed its lease itself."""
         place = self._place(os.getpid())
@@ -76,12 +84,15 @@ class Board:
     def held(self) -> Iterator[Held]:
         """Read what the children hold."""
         for place in range(0, SLOTS * SIZE, SIZE):
-            renewed_at, pid, length = _HEAD.unpack_from(self._memory, place)
-            if length:
-                # A child that is writing just now is read on the next look.
-                with suppress(msgspec.DecodeError):
-                    written = self._memory[place + _HEAD.size : place + _HEAD.size + length]
-                    yield Held(place, renewed_at, pid, decode(written, Lease))
+            yield from self._read(place)
+
+    def _read(self, place: int) -> Iterator[Held]:
+        renewed_at, pid, length = _HEAD.unpack_from(self._memory, place)
+        if length:
+            # A child that is writing just now is read on the next look.
+            with suppress(msgspec.DecodeError):
+                written = self._memory[place + _HEAD.size : place + _HEAD.size + length]
+                yield Held(place, renewed_at, pid, decode(written, Lease))
 
     def take_down(self, job_id: str) -> Lease | None:
         """Take the lease of a job whose child is dead."""
@@ -113,18 +124,22 @@ class _Shown:
         self._written = written
 
     def __enter__(self) -> None:
-        memory, place, written = self._memory, self._place, self._written
+        memory, place = self._memory, self._place
         _, pid, length = _HEAD.unpack_from(memory, place)
         # Not what a dead child left there.
         self._before = memory[place : place + _HEAD.size + length] if pid == self._pid else b""
-        # The length goes last, so that a parent that looks meanwhile sees nothing rather than half a lease.
-        _HEAD.pack_into(memory, place, 0.0, self._pid, 0)
-        memory[place + _HEAD.size : place + _HEAD.size + len(written)] = written
-        _HEAD.pack_into(memory, place, monotonic(), self._pid, len(written))
+        _write(memory, place, self._pid, self._written)
 
     def __exit__(self, *_: object) -> None:
         _HEAD.pack_into(self._memory, self._place, 0.0, self._pid, 0)
         self._memory[self._place : self._place + len(self._before)] = self._before
+
+
+def _write(memory: mmap.mmap, place: int, pid: int, written: bytes) -> None:
+    # The length goes last, so that a parent that looks meanwhile sees nothing rather than half a lease.
+    _HEAD.pack_into(memory, place, 0.0, pid, 0)
+    memory[place + _HEAD.size : place + _HEAD.size + len(written)] = written
+    _HEAD.pack_into(memory, place, monotonic(), pid, len(written))
 
 
 #: For a process that is no child, or a lease too long for the board.

@@ -136,8 +136,9 @@ class TaskCall:
         self.submission = self._submission(self._args, self._kwargs)
 
     def body(self) -> bytes:
-        """Write the message anew: the ledger never saw it."""
-        options = dict(self.task.signature_from_request().options)
+        """Write the message again: the ledger never saw it, or has lost it."""
+        # By this request: the heartbeat, which may ask too, is in another thread.
+        options = dict(self.task.signature_from_request(self.request).options)
         options.pop("redelivered", None)
         if options["task_id"] == self.submission.id:
             del options["task_id"]
@@ -147,6 +148,10 @@ class TaskCall:
     def holding(self, lease: Lease) -> AbstractContextManager[None]:
         """Show the lease to the worker's main process."""
         return self.task.oncelery.board.show(lease)
+
+    def hold_instead(self, lease: Lease) -> None:
+        """Show the worker's main process the lease under which the job was recorded again."""
+        self.task.oncelery.board.show_instead(lease)
 
     def run(self, run: Run, body: bytes | None) -> Outcome:
         """Run the task; whatever it raises is part of the outcome."""

@@ -84,6 +84,7 @@ class Keeper(bootsteps.StartStopStep):
             if isinstance(answer, Fenced):
                 self._once.board.give_up(held)
             else:
+                # Also one that the ledger does not know: the child records it again, and shows that lease.
                 self._once.board.note_renewal(held.place)
 
     def _let_go(self, held: Held, cause: Cause) -> None:
@@ -96,6 +97,7 @@ class Keeper(bootsteps.StartStopStep):
             # The lease lapses by itself.
             _logger.warning("could not let go of job %s: %s", held.lease.job_id, error)
             return
+        # A job that the ledger does not know comes back with its message, which the child has not acknowledged.
         if job and job.state is State.QUEUED:
             publish_or_leave(job.id, lambda: publish_again(self._once, job, resent=True))
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 import logging
 import os
+import secrets
 import socket
 from collections.abc import Callable
 from contextvars import ContextVar
 from datetime import timedelta
-from functools import wraps
+from functools import partial, wraps
 from time import monotonic
 from typing import Any, ParamSpec, Protocol, TypeVar, overload
 from uuid import uuid4
@@ -17,7 +18,7 @@ from uuid import uuid4
 from celery import Celery, Task, current_app
 from celery.local import PromiseProxy, Proxy
 
-from oncelery.answers import Granted
+from oncelery.answers import Absent, Declined, Granted, Settled
 from oncelery.celery.call import failure_of
 from oncelery.celery.declaring import ONLY_ONE, check
 from oncelery.celery.extension import Oncelery
@@ -135,13 +136,15 @@ def _guard(function: Callable[P, R], key: Key | None, limit: timedelta | None, a
             retention=policy.retention,
             history=policy.history,
         )
-        answer = once.ledger.begin(submission, policy, worker=f"{socket.gethostname()}:{os.getpid()}")
+        begin = partial(_begin, submission, policy, secrets.token_hex(16))
+        answer = begin(once.ledger)
         if not isinstance(answer, Granted):
             _logger.debug("skipped %s: an instance is running", name)
             return None
+        run = Instance(once.ledger, answer.lease, partial(begin, restores=True), at_most=limit or timedelta.max)
         token = _held.set(_held.get() | {identity})
         try:
-            return _run(once, answer.lease, limit, lambda: function(*args, **kwargs))
+            return _run(once, run, lambda: function(*args, **kwargs))
         finally:
             _held.reset(token)
 
@@ -151,42 +154,62 @@ def _guard(function: Callable[P, R], key: Key | None, limit: timedelta | None, a
     return guarded
 
 
+def _begin(
+    submission: Submission, policy: Policy, holder: str, ledger: Ledger, *, restores: bool = False
+) -> Granted | Declined | Absent:
+    worker = f"{socket.gethostname()}:{os.getpid()}"
+    return ledger.begin(submission, policy, worker=worker, holder=holder, restores=restores)
+
+
 class Instance(Run):
     """One call: a run that keeps its lock no longer than it may, however often it asks."""
 
-    def __init__(self, ledger: Ledger, lease: Lease, *, at_most: timedelta) -> None:
-        super().__init__(ledger, lease, recovered=False, steps={})
+    def __init__(
+        self,
+        ledger: Ledger,
+        lease: Lease,
+        begin: Callable[[Ledger], Granted | Declined | Absent],
+        *,
+        at_most: timedelta,
+    ) -> None:
+        super().__init__(ledger, lease, recovered=False, steps={}, begin=begin)
+        self.at_most = at_most
         self._end = monotonic() + at_most.total_seconds()
 
     def raise_if_cancelled(self) -> None:
         """Raise if the job is cancelled, or is no longer ours; past its time, ask without renewing."""
         if monotonic() < self._end:
             return super().raise_if_cancelled()
-        self._heed(self.ledger.record(self.lease))
+        self._heed(self.ask(lambda ledger, lease: ledger.record(lease)))
         if self._cancelled:
             raise JobCancelledError(key=self.key, job_id=self.job_id)
         return None
 
+    def _restore(self, ledger: Ledger) -> Declined | Absent | None:
+        # Past its time it keeps nobody out any more.
+        return super()._restore(ledger) if monotonic() < self._end else Absent()
 
-def _run(once: Oncelery, lease: Lease, limit: timedelta | None, call: Callable[[], R]) -> R:
-    at_most = limit or timedelta.max
-    run = Instance(once.ledger, lease, at_most=at_most)
+
+def _run(once: Oncelery, run: Instance, call: Callable[[], R]) -> R:
     try:
         # Steps and keys inside a guarded task stay those of its own job.
-        with once.heartbeat.renewing(run, at_most=at_most), running(run_under_way() or run):
+        with once.heartbeat.renewing(run, at_most=run.at_most), running(run_under_way() or run):
             value = call()
     except BaseException as error:  # also what ends the process: the lock must not wait for its lease
-        _let_go(once, lease, Cancel(reason=f"{type(error).__name__}: {failure_of(error).message}"[:REASON_LENGTH]))
+        _let_go(run, Cancel(reason=f"{type(error).__name__}: {failure_of(error).message}"[:REASON_LENGTH]))
         raise
-    _let_go(once, lease, Complete(result=b""))
+    _let_go(run, Complete(result=b""))
     return value
 
 
-def _let_go(once: Oncelery, lease: Lease, settlement: Cancel | Complete) -> None:
+def _let_go(run: Instance, settlement: Cancel | Complete) -> None:
     try:
-        once.ledger.settle(lease, settlement)
+        answer = run.settle(settlement)
     except OnceleryError as error:
-        _logger.warning("could not free the lock of %s; it lapses by itself: %s", lease.task, error)
+        _logger.warning("could not free the lock of %s; it lapses by itself: %s", run.lease.task, error)
+    else:
+        if not isinstance(answer, Settled):
+            run.lose()
 
 
 def _policy(once: Oncelery, limit: timedelta | None) -> Policy:

@@ -15,7 +15,7 @@ from celery.worker import strategy
 from celery.worker.request import Request
 from celery.worker.state import task_ready
 
-from oncelery.answers import Buried, Busy, Cancelled, Finished, ReceivedAnswer, Settled
+from oncelery.answers import Absent, Buried, Busy, Cancelled, Finished, ReceivedAnswer, SettleAnswer, Settled
 from oncelery.celery.call import failure_of
 from oncelery.celery.message import JOB, RESENT, job_id_in, job_id_of
 from oncelery.celery.opening import about_to_open, died, fail_buried, open_watched
@@ -95,12 +95,17 @@ class GuardedRequest(Request):  # type: ignore[misc] # untyped in the stubs
         if lease is None:
             return self._goes_on
         settlement = decide(Raised(error, failure_of(error)), self.task.policy, lease, jitter=random.random())  # noqa: S311 - a delay, no secret
+        answer: SettleAnswer = Absent()
         try:
             answer = self._once.ledger.settle(lease, settlement)
         except OnceleryError as unavailable:
             _logger.warning("could not settle job %s after its time limit: %s", lease.job_id, unavailable)
-            return False
-        if isinstance(answer, Settled) and answer.state is State.QUEUED:
+        if isinstance(answer, Absent):
+            # Nobody knows of the job but its message, which must come again.
+            self._goes_on = True
+            task_ready(self)
+            self.reject(requeue=True)
+        elif isinstance(answer, Settled) and answer.state is State.QUEUED:
             self._goes_on = True
             self._retry(lease.job_id, error)
         return self._goes_on

@@ -13,7 +13,7 @@ from celery.utils import uuid
 from celery.utils.imports import symbol_by_name
 from kombu.exceptions import OperationalError
 
-from oncelery.answers import Buried, Busy, Cancelled, Finished, Later
+from oncelery.answers import Buried, Busy, Cancelled, Declined, Finished, Later
 from oncelery.celery.call import TaskCall
 from oncelery.celery.declaring import check, refuse_in_call
 from oncelery.celery.gate import GATE, Gate
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from oncelery.celery.extension import Oncelery
 
 #: What may come of a delivery.
-Execution = Ended | Committed | Superseded | Finished | Buried | Busy | Later | Cancelled
+Execution = Ended | Committed | Superseded | Declined
 
 #: Where a call is made in no transaction; None would be one that is not there.
 NOWHERE: Any = object()
@@ -323,6 +323,9 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
         match ended:
             case Ended():
                 return self._conclude(call, ended)
+            case Finished() | Buried() | Cancelled() | Busy() if call.interruption:
+                # After a run, whose job another one has by now.
+                raise call.interruption
             case Finished(job) if job.id == call.submission.id and is_told_elsewhere(self, job):
                 raise Ignore
             case Finished(job) | Buried(job) | Committed(job):

@@ -9,7 +9,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from oncelery.answers import Fenced, Settled
+from oncelery.answers import Settled
 from oncelery.errors import ConfigurationError, LeaseLostError, StoreUnavailableError
 from oncelery.failpoints import failpoint
 from oncelery.job import EPOCH, MICROSECOND, State
@@ -138,6 +138,7 @@ class Transaction:
             ) from error
 
     def _undo(self) -> None:
+        self._run.is_settling = self._run.in_doubt
         try:
             self._caller.rollback()
         except Exception as error:  # noqa: BLE001 - the connection is gone, and the transaction with it
@@ -186,8 +187,11 @@ class _Completed:
         """Nothing to find: a job whose effect is there does not begin."""
 
     def write(self, result: bytes) -> bool:
-        answer = self._ledger.settle(self._run.lease, Complete(result=result))
-        if isinstance(answer, Fenced):
+        # What a renewal is answered from here on may come from this very settlement.
+        self._run.is_settling = True
+        # A job that was lost, as by a fail-over of this database, is recorded again in the same transaction.
+        answer = self._run.ask(lambda ledger, lease: ledger.settle(lease, Complete(result=result)), self._ledger)
+        if not isinstance(answer, Settled):
             return False
         self._answer = answer
         return True
@@ -214,7 +218,8 @@ class _InInbox:
     def _is_of_this_job(self, fence: int) -> bool:
         """Whether it was a run of this job; an earlier one, long forgotten, may have had the same id."""
         job = self._run.ledger.get(self._run.job_id)
-        if job is None or fence >= (job.created_at - EPOCH) // MICROSECOND:
+        # A ledger knows an id for all of its job's history: if it takes this job for a newer one, it had lost it.
+        if job is None or fence > (job.created_at - self._keep - EPOCH) // MICROSECOND:
             return True
         # The clock may have been set back after the job was accepted.
         return fence in {attempt.fence for attempt in job.past}

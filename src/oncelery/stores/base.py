@@ -12,6 +12,8 @@ Rules for all verbs:
 4. A fence is max(previous fence of the key + 1, store time in microseconds).
 5. Every live job is in the due-index with a finite next check, written in the same step as the job.
 6. A lapsed lease that nobody took may still renew and settle. Only `begin` and a forced `cancel` supersede.
+   `renew`, `record` and `settle` answer Fenced to a run that was superseded. They answer Absent where the job is not
+   known, or has a lower fence than the lease: a fail-over has undone the grant, and no other run has the job.
 7. Any number of threads may use one store at once; a process that was forked may use its parent's.
 """
 
@@ -105,10 +107,13 @@ class Store(Protocol):
         """
 
     def renew(self, leases: Sequence[Lease]) -> Sequence[RenewAnswer]:
-        """Extend each lease that is still ours to its `duration` from now, in one round trip; answers in order."""
+        """Extend each lease that is still ours to its `duration` from now, in one round trip; answers in order.
+
+        Fenced if it is not ours; Absent if the job, or this run's grant, is not known.
+        """
 
     def settle(self, lease: Lease, settlement: Settlement) -> SettleAnswer:
-        """End our run; Fenced if it is not ours. The last holder asking again gets its answer again.
+        """End our run; Fenced or Absent as for `renew`. The last holder asking again gets its answer again.
 
         Complete: the result is kept byte for byte, and what replaced the task or why its result is omitted in fields
         beside it; the body goes. Bury and Cancel: the error or reason is kept.
@@ -121,7 +126,7 @@ class Store(Protocol):
     def record(
         self, lease: Lease, *, progress: Progress | None = None, step: tuple[str, bytes] | None = None
     ) -> RecordAnswer:
-        """Write progress, or a finished step (the first value of a name stays), under our lease.
+        """Write progress, or a finished step (the first value of a name stays); Fenced or Absent as for `renew`.
 
         A step's name may be any string, also one with lone surrogates, and comes back as it is.
         """

@@ -143,6 +143,9 @@ class Counting:
         match event:
             case e.RunBegan(fence=fence):
                 self._begun[event.job_id] = (fence, at)
+            case e.RunRestored(fence=fence):
+                # The same run: its time counts from where it began.
+                self._begun[event.job_id] = (fence, self._begun.get(event.job_id, (0, at))[1])
             case e.LeaseLost(fence=fence):
                 # What took over may run in this very process, under the same id but a higher fence.
                 if self._begun.get(event.job_id, (0, at))[0] == fence:

@@ -41,6 +41,10 @@ LINES: dict[type[e.Event], tuple[int, str]] = {
     e.DuplicateAnswered: (logging.INFO, f"answered a duplicate (%(answer)s): {_SUBJECT}"),
     e.RunBegan: (logging.DEBUG, f"began under fence %(fence)s: {_SUBJECT}"),
     e.RunDeclined: (logging.DEBUG, f"not to run now: {_SUBJECT}"),
+    e.RunRestored: (
+        logging.WARNING,
+        f"recorded again under fence %(fence)s, for the ledger had lost it while it ran: {_SUBJECT}",
+    ),
     e.LeaseLost: (logging.WARNING, f"lost its lease under fence %(fence)s, nothing of it is recorded: {_SUBJECT}"),
     e.JobCompleted: (logging.DEBUG, f"completed: {_SUBJECT}"),
     e.JobReleased: (logging.INFO, f"queued again after %(cause)s, for %(delay)s: {_SUBJECT}"),

@@ -60,7 +60,12 @@ def the_holder_is_not_compared(_: Original, entry: Entry, lease: Lease) -> bool:
 
 @bug(Entry, "last_run_was")
 def an_older_fence_will_do(_: Original, entry: Entry, lease: Lease) -> bool:
-    return entry.job.fence <= lease.fence and entry.job.holder == lease.holder
+    return entry.job.fence >= lease.fence and entry.job.holder == lease.holder
+
+
+@bug(Entry, "unaware_of")
+def a_grant_that_was_undone_is_taken_for_superseded(_: Original, _entry: Entry, _lease: Lease) -> bool:
+    return False
 
 
 @bug(MemoryStore, "settle")

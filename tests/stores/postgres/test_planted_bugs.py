@@ -56,6 +56,24 @@ BUGS = {
         "lease_until = now + lease.duration,",
         "shortens",
     ),
+    "a renewal of a grant that was undone is taken for superseded": (
+        "renew.sql",
+        " AND fence >= lease.fence",
+        "",
+        "grant_was_undone",
+    ),
+    "a record of a run whose grant was undone is taken for superseded": (
+        "record.sql",
+        " AND job.fence >= p_fence",
+        "",
+        "grant_was_undone",
+    ),
+    "a settlement of a grant that was undone is taken for superseded": (
+        "settle.sql",
+        " OR job.fence < p_fence",
+        "",
+        "grant_was_undone",
+    ),
     "a record compares no fence": (
         "record.sql",
         " AND job.fence = p_fence",

@@ -54,6 +54,12 @@ BUGS = {
         "run[2] == fence",
         "another_holder",
     ),
+    "a grant that was undone is taken for superseded": (
+        "parts/reading.lua",
+        "tonumber(job.fence or 0) < tonumber(fence)",
+        "false",
+        "grant_was_undone",
+    ),
     "a renewal does not move the check": (
         "renew.lua",
         "call('ZADD', ns .. 'live:' .. run[6], digits(RUNS + lease_until), id)",

@@ -98,6 +98,10 @@ class Entry:
         """Whether this lease is the one that runs it."""
         return self.job.state is State.RUNNING and self.last_run_was(lease)
 
+    def unaware_of(self, lease: Lease) -> bool:
+        """Whether this lease is none that was granted here: a fence never goes down."""
+        return self.job.fence < lease.fence
+
     def settled_by(self, lease: Lease, settlement: Settlement) -> bool:
         """Whether this very settlement of this run was applied before."""
         return self.last_run_was(lease) and self.job.state in ENDS[type(settlement)]

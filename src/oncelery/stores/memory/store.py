@@ -190,15 +190,17 @@ class MemoryStore:
 
     def _renew(self, now: datetime, lease: Lease) -> a.RenewAnswer:
         entry = self._shelf.readable(now, lease.job_id)
-        if entry is None or not entry.owned_by(lease):
-            return a.Fenced(entry.job.state if entry else None)
+        if entry is None or entry.unaware_of(lease):
+            return a.Absent()
+        if not entry.owned_by(lease):
+            return a.Fenced(entry.job.state)
         return a.Renewed(entry.renew(now, lease.duration), entry.job.cancel_requested)
 
     @atomic
     def settle(self, now: datetime, lease: Lease, settlement: Settlement) -> a.SettleAnswer:
         entry = self._shelf.readable(now, lease.job_id)
-        if entry is None:
-            return a.Fenced(None)
+        if entry is None or entry.unaware_of(lease):
+            return a.Absent()
         if entry.owned_by(lease):
             self._settle(now, entry, settlement)
         elif not entry.settled_by(lease, settlement):
@@ -229,8 +231,10 @@ class MemoryStore:
         self, now: datetime, lease: Lease, *, progress: Progress | None = None, step: tuple[str, bytes] | None = None
     ) -> a.RecordAnswer:
         entry = self._shelf.readable(now, lease.job_id)
-        if entry is None or not entry.owned_by(lease):
-            return a.Fenced(entry.job.state if entry else None)
+        if entry is None or entry.unaware_of(lease):
+            return a.Absent()
+        if not entry.owned_by(lease):
+            return a.Fenced(entry.job.state)
         entry.record(progress, step)
         return a.Recorded(entry.job.cancel_requested)
 

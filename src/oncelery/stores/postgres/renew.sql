@@ -1,6 +1,7 @@
 -- renew: running -> running, a later end of the lease, for each that is still ours
 -- in: one array each of ids, holders, fences, durations; now (null = server clock)
 -- out: one row of arrays, in the same order: whether it is ours, the lease's end, whether a cancel is requested, the state
+--      (null: the job, or this run's grant, is not known)
 --
 -- Touches no indexed column, so that a renewal leaves the indexes alone: next_check only goes down, when the sweeper had
 -- put it off beyond the new lease.
@@ -34,7 +35,7 @@ BEGIN
           WHERE id = lease.id AND state = 'running' AND fence = lease.fence AND holder = lease.holder;
         END IF;
         SELECT *, state = 'running' AND fence = lease.fence AND holder = lease.holder AS is_ours INTO job
-        FROM jobs WHERE id = lease.id AND (expires_at IS NULL OR expires_at > now);
+        FROM jobs WHERE id = lease.id AND fence >= lease.fence AND (expires_at IS NULL OR expires_at > now);
         ours[lease.place] := job.is_ours;
         untils[lease.place] := job.lease_until;
         cancels[lease.place] := job.cancel_requested;

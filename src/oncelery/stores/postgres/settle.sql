@@ -1,4 +1,5 @@
--- settle: running -> completed | buried | cancelled | queued (released), for its holder; fenced if it is not ours
+-- settle: running -> completed | buried | cancelled | queued (released), for its holder; fenced if it is not ours;
+--         absent if the job, or this run's grant, is not known
 -- in: the lease's id, key, holder, fence and safe; the settlement's name and fields; now (null = server clock)
 -- out: one row: the answer's name, the job's state, the id of the job that may begin next
 CREATE OR REPLACE FUNCTION settle(
@@ -18,8 +19,8 @@ BEGIN
   job := hold(p_id, p_key);
   now := coalesce(p_now, clock_timestamp());
 
-  IF job.id IS NULL OR job.expires_at <= now THEN
-    answer := 'Fenced';
+  IF job.id IS NULL OR job.expires_at <= now OR job.fence < p_fence THEN
+    answer := 'Absent';
     RETURN;
   ELSIF (job.fence, job.holder) IS DISTINCT FROM (p_fence, p_holder) THEN
     answer := 'Fenced';

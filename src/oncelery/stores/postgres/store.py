@@ -142,7 +142,7 @@ class PostgresStore:
         )
         [answers] = self._call("renew", values, session=self._renewals)
         return [
-            a.Renewed(until, cancel_requested) if ours else a.Fenced(_state(state))
+            a.Renewed(until, cancel_requested) if ours else _unowned(state)
             for ours, until, cancel_requested, state in zip(*answers, strict=True)
         ]
 
@@ -150,7 +150,7 @@ class PostgresStore:
         safe = lease.durability is Durability.SAFE
         values = (lease.job_id, lease.key, lease.holder, lease.fence, safe, *rows.ending_of(settlement))
         [(answer, state, next_id)] = self._call("settle", values)
-        return a.Settled(State(state), next_id) if answer == "Settled" else a.Fenced(_state(state))
+        return a.Settled(State(state), next_id) if answer == "Settled" else _unowned(state)
 
     def record(
         self, lease: Lease, *, progress: Progress | None = None, step: tuple[str, bytes] | None = None
@@ -159,7 +159,7 @@ class PostgresStore:
         safe = step is not None and lease.durability is Durability.SAFE
         values = (lease.job_id, lease.holder, lease.fence, safe, rows.json_of(progress), *(step or (None, None)))
         [(answer, cancel_requested, state)] = self._call("record", values)
-        return a.Recorded(cancel_requested) if answer == "Recorded" else a.Fenced(_state(state))
+        return a.Recorded(cancel_requested) if answer == "Recorded" else _unowned(state)
 
     def cancel(self, job_id: str, *, reason: str, force: bool = False) -> a.CancelAnswer:
         told: a.CancelAnswer = self._ask("cancel", (job_id, reason, force, False))
@@ -269,5 +269,5 @@ def _answer(name: str, job: Sequence[Any]) -> Any:  # noqa: ANN401 - each verb k
     return a.Absent() if name == "Absent" else _ANSWERS[name](rows.job_of(job))
 
 
-def _state(word: str | None) -> State | None:
-    return State(word) if word else None
+def _unowned(state: str | None) -> a.Fenced | a.Absent:
+    return a.Fenced(State(state)) if state else a.Absent()

@@ -1,6 +1,6 @@
 -- record: running -> running, with progress or a finished step noted
 -- in: now, 2 id, 3 fence, 4 holder, 5 progress ('' = none), 6 and 7 a step's name and value (missing: none)
--- out: recorded, '1' if a cancel is requested, else '' | fenced, the state, '' if it is not known
+-- out: recorded, '1' if a cancel is requested, else '' | fenced, the state | absent
 
 --include parts/shared.lua
 local id, fence, holder, progress, step, value = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
@@ -24,4 +24,7 @@ end
 
 --include parts/reading.lua
 local job = readable(known(id))
-return { 'fenced', job and job.state or '' }
+if absent(job, fence) then
+  return { 'absent' }
+end
+return { 'fenced', job.state }

@@ -1,6 +1,7 @@
 -- renew: running -> running, until later
 -- in: now, then of each lease: id, fence, holder, duration
--- out: of each lease: lease_until, '1' if a cancel is requested, else '' | the state, '' if it is not known, and false
+-- out: of each lease: lease_until, '1' if a cancel is requested, else '' | the state of a job that is not ours, and false
+--      | absent: '' and false
 
 --include parts/shared.lua
 --include parts/reading.lua
@@ -17,7 +18,7 @@ for i = 2, #ARGV, 4 do
     answers[#answers + 1] = run[5] or ''
   else
     local job = readable(known(id))
-    answers[#answers + 1] = job and job.state or ''
+    answers[#answers + 1] = absent(job, fence) and '' or job.state
     answers[#answers + 1] = false
   end
 end

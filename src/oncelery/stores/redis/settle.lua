@@ -4,7 +4,7 @@
 --     release: 6 cause, 7 delay, 8 error, 9 body (missing: as before)
 --     bury: 6 reason, 7 error    cancel: 6 reason
 -- out: completed: and nothing else follows | settled, the state, the trailing job that may begin now
---      | fenced, the state, '' if it is not known
+--      | fenced, the state | absent
 
 --include parts/shared.lua
 --include parts/ending.lua
@@ -34,12 +34,12 @@ local LEADS_TO = {
 
 if not owned then
   job = readable(job or known(id))
-  if not job then
-    return { 'fenced', '', '' }
+  if absent(job, fence) then
+    return { 'absent' }
   end
   local last_run_was_ours = tonumber(job.fence) == tonumber(fence) and job.holder == holder
   if not (last_run_was_ours and LEADS_TO[settlement][job.state]) then
-    return { 'fenced', job.state, '' }
+    return { 'fenced', job.state }
   end
 elseif settlement == 'complete' then
   job.result, job.error = ARGV[6], nil

@@ -121,7 +121,7 @@ class RedisStore:
         inputs = [part for lease in leases for part in (*_claim(lease), microseconds(lease.duration))]
         told = iter(self._run("renew", *inputs))
         return [
-            a.Fenced(_state(value)) if cancel_requested is None else a.Renewed(instant(value), bool(cancel_requested))
+            _unowned(value) if cancel_requested is None else a.Renewed(instant(value), bool(cancel_requested))
             for value, cancel_requested in zip(told, told, strict=True)
         ]
 
@@ -130,9 +130,9 @@ class RedisStore:
         answer = self._server.run("settle", inputs, safe=lease.durability is Durability.SAFE)
         if answer == b"completed":
             return COMPLETED
-        name, state, next_id = answer
-        if name == b"fenced":
-            return a.Fenced(_state(state))
+        if answer[0] != b"settled":
+            return _unowned(*answer[1:])
+        _, state, next_id = answer
         return a.Settled(State(state.decode()), unpack_id(next_id))
 
     def record(
@@ -141,8 +141,8 @@ class RedisStore:
         inputs = [self._now(), *_claim(lease), encode(progress) if progress else b"", *_step(step)]
         # Progress is worth no wait.
         safe = step is not None and lease.durability is Durability.SAFE
-        name, told = self._server.run("record", inputs, safe=safe)
-        return a.Fenced(_state(told)) if name == b"fenced" else a.Recorded(bool(told))
+        name, *told = self._server.run("record", inputs, safe=safe)
+        return a.Recorded(bool(told[0])) if name == b"recorded" else _unowned(*told)
 
     def cancel(self, job_id: str, *, reason: str, force: bool = False) -> a.CancelAnswer:
         answer: a.CancelAnswer = _answer(self._run("cancel", pack_id(job_id), reason, "force" if force else ""))
@@ -271,8 +271,8 @@ def _error(failure: Failure | None) -> Word:
     return encode(failure) if failure else ""
 
 
-def _state(word: bytes) -> State | None:
-    return State(word.decode()) if word else None
+def _unowned(state: bytes = b"") -> a.Fenced | a.Absent:
+    return a.Fenced(State(state.decode())) if state else a.Absent()
 
 
 def _answer(answer: Sequence[Any]) -> Any:  # noqa: ANN401 - each verb knows which answers its own script gives

@@ -33,14 +33,14 @@ from oncelery.testing.conformance.table import CELLS, Cell, Left, Situation, Tak
 #: The job that runs while the one of the sentence trails it.
 FRONT = "front"
 
-#: Of a run that never was: what a stranger would have to guess.
-FORGED = Lease(
+#: Of a run that this store does not know: it was granted by a primary that has failed, and did not reach this one.
+UNDONE = Lease(
     job_id=JOB,
     key=KEY,
     task="shop.charge",
     scope="",
     holder="first",
-    fence=1,
+    fence=1 << 62,
     attempt=1,
     crashes=0,
     until=EPOCH,
@@ -53,7 +53,7 @@ class Table(Fixtures):
 
     @pytest.mark.parametrize("cell", CELLS, ids=str)
     def test_the_table_tells_the_answer_and_what_follows(self, cell: Cell, store: Store, clock: FakeClock) -> None:
-        lease = GIVEN[cell.given](store, clock) or FORGED
+        lease = GIVEN[cell.given](store, clock) or UNDONE
 
         answer = VERBS[cell.verb](store, clock, lease)
 

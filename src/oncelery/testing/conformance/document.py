@@ -33,7 +33,9 @@ INTRODUCTION = """\
 A key has at most one job that is queued or running, and one more that waits behind it (`on_duplicate="trail"`).
 Every arrow is one atomic operation of the store, decided on the store's clock. What a run writes is compared with the
 job's fence and holder in the same operation: a run that another has superseded changes nothing, and is told so. A run
-whose lease has merely lapsed, and that nobody has taken over, may still renew, record and end its job.
+whose lease has merely lapsed, and that nobody has taken over, may still renew, record and end its job. A run whose job,
+or whose grant, the store does not know (a fail-over has undone it) has no rival: it is answered Absent, begins the job
+again with its body, and goes on.
 
 ## Situations
 
@@ -65,7 +67,11 @@ GROUPS: Sequence[tuple[str, str, Sequence[Verb]]] = (
         "By another holder, by the holder of the last run, or for another id under the same key.",
         (V.BEGIN, V.BEGIN_AGAIN, V.BEGIN_OTHER, V.BEGIN_OTHER_BODILESS),
     ),
-    ("Running", "By the last run of the job; where there was none, by one that claims to be.", (V.RENEW, V.RECORD)),
+    (
+        "Running",
+        "By the last run of the job; where there was none, by one whose grant a fail-over has undone.",
+        (V.RENEW, V.RECORD),
+    ),
     (
         "Ending",
         "By the last run. Who settles again in the same way is answered the same: the first reply may be lost.",

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from oncelery.answers import Busy, Fenced, Recorded, Renewed, Settled
+from oncelery.answers import Absent, Busy, Fenced, Recorded, Renewed, Settled
 from oncelery.job import Cause, Lease, OnDuplicate, Progress, Reason, State
 from oncelery.settlement import Bury, Cancel, Complete, Release
 from oncelery.stores.base import Store
@@ -23,6 +23,7 @@ from oncelery.testing.conformance.acts import (
     begin,
     buried,
     complete,
+    completed,
     granted,
     lapsed,
     micros,
@@ -46,6 +47,22 @@ WRITES: dict[str, Write] = {
     "burial": lambda store, lease: store.settle(lease, Bury(reason=Reason.FAILED, error=BOOM)),
     "cancellation": lambda store, lease: store.settle(lease, Cancel(reason="by a ghost")),
 }
+
+#: How a job may stand when the grant of its next run is undone.
+GIVEN: dict[str, Callable[[Store, FakeClock], Lease]] = {
+    "queued": lambda store, _: _released(store),
+    "running": lambda store, _: running(store),
+    "lapsed": lapsed,
+    "completed": lambda store, _: completed(store),
+    "buried": lambda store, _: buried(store),
+}
+
+
+def _released(store: Store) -> Lease:
+    lease = running(store)
+    release(store, lease, Cause.RETRY)
+    return lease
+
 
 every_write = pytest.mark.parametrize("write", WRITES.values(), ids=WRITES.keys())
 
@@ -107,17 +124,31 @@ class Owning(Fixtures):
         assert seen(store) == before
 
     @every_write
-    @pytest.mark.parametrize("by", [-1, 1])
     def test_the_right_holder_with_another_fence_changes_nothing(
-        self, store: Store, clock: FakeClock, write: Write, by: int
+        self, store: Store, clock: FakeClock, write: Write
     ) -> None:
         lease = running(store)
         before = seen(store)
         clock.advance(seconds=5)
 
-        answer = write(store, replace(lease, fence=lease.fence + by))
+        answer = write(store, replace(lease, fence=lease.fence - 1))
 
         assert answer == Fenced(State.RUNNING)
+        assert seen(store) == before
+
+    @every_write
+    @pytest.mark.parametrize("given", GIVEN.values(), ids=GIVEN.keys())
+    def test_a_run_whose_grant_was_undone_is_not_taken_for_superseded(
+        self, store: Store, clock: FakeClock, write: Write, given: Callable[[Store, FakeClock], Lease]
+    ) -> None:
+        earlier = given(store, clock)
+        before = seen(store)
+        clock.advance(seconds=5)
+
+        # By the primary before this one: what it wrote last is lost, and the clock has gone on since.
+        answer = write(store, replace(earlier, holder="second", fence=earlier.fence + 1))
+
+        assert answer == Absent()
         assert seen(store) == before
 
     @every_write
@@ -126,7 +157,7 @@ class Owning(Fixtures):
 
         answer = write(store, replace(lease, job_id="unheard of"))
 
-        assert answer == Fenced(None)
+        assert answer == Absent()
         assert store.get("unheard of") is None
 
     @every_write
@@ -274,7 +305,7 @@ class Renewing(Fixtures):
 
         assert list(answers) == [
             Renewed(clock.now + LEASE * 2, cancel_requested=True),
-            Fenced(None),
+            Absent(),
             Fenced(State.RUNNING),
             Renewed(clock.now + LEASE, cancel_requested=False),
         ]

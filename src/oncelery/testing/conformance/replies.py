@@ -29,7 +29,7 @@ from oncelery.testing.conformance.acts import (
     seen,
     work,
 )
-from oncelery.testing.conformance.cells import FORGED, GIVEN
+from oncelery.testing.conformance.cells import GIVEN, UNDONE
 from oncelery.testing.conformance.fixtures import Fixtures
 from oncelery.testing.conformance.table import Situation
 
@@ -72,7 +72,7 @@ class LostReplies(Fixtures):
     def test_a_verb_sent_again_is_answered_the_same_and_changes_nothing_more(
         self, store: Store, clock: FakeClock, given: Situation, say: Say
     ) -> None:
-        lease = GIVEN[given](store, clock) or FORGED
+        lease = GIVEN[given](store, clock) or UNDONE
         first = say(store, lease)
         after = store.find(Query()).items
         clock.now += INSTANT

@@ -116,8 +116,8 @@ UNKNOWN = (S.ABSENT, S.FORGOTTEN)
 WAITING = (S.QUEUED, S.DELAYED, S.TRAILING)
 HELD = (S.RUNNING, S.LAPSED, S.CANCELLING)
 ENDED = (S.COMPLETED, S.LET_GO, S.BURIED, S.CANCELLED)
-#: A run that is over has no say any more, and one that never was has none.
-NOT_HELD = (*UNKNOWN, *WAITING, *ENDED)
+#: A run that the ledger has not granted, or no longer knows of: a fail-over has undone that.
+UNGRANTED = (*UNKNOWN, *WAITING)
 
 _JOINS: Row = {
     Existing: same(*WAITING, *HELD, S.COMPLETED),
@@ -172,28 +172,34 @@ TABLE: Mapping[Verb, Row] = {
     },
     V.RENEW: {
         Renewed: to(S.RUNNING, S.RUNNING, S.LAPSED) | same(S.CANCELLING),
-        Fenced: same(*NOT_HELD),
+        Fenced: same(*ENDED),
+        Absent: same(*UNGRANTED),
     },
     V.RECORD: {
         Recorded: same(*HELD),
-        Fenced: same(*NOT_HELD),
+        Fenced: same(*ENDED),
+        Absent: same(*UNGRANTED),
     },
     V.COMPLETE: {
         # The last holder of a completed job asks again: its first answer was lost.
         Settled: to(S.COMPLETED, *HELD) | same(S.COMPLETED, S.LET_GO),
-        Fenced: same(*UNKNOWN, *WAITING, S.BURIED, S.CANCELLED),
+        Fenced: same(S.BURIED, S.CANCELLED),
+        Absent: same(*UNGRANTED),
     },
     V.RELEASE: {
         Settled: to(S.QUEUED, S.RUNNING, S.LAPSED) | to(S.CANCELLED, S.CANCELLING),
-        Fenced: same(*NOT_HELD),
+        Fenced: same(*ENDED),
+        Absent: same(*UNGRANTED),
     },
     V.BURY: {
         Settled: to(S.BURIED, *HELD) | same(S.BURIED),
-        Fenced: same(*UNKNOWN, *WAITING, S.COMPLETED, S.LET_GO, S.CANCELLED),
+        Fenced: same(S.COMPLETED, S.LET_GO, S.CANCELLED),
+        Absent: same(*UNGRANTED),
     },
     V.CANCEL_RUN: {
         Settled: to(S.CANCELLED, *HELD),
-        Fenced: same(*NOT_HELD),
+        Fenced: same(*ENDED),
+        Absent: same(*UNGRANTED),
     },
     V.CANCEL: {
         Cancelled: to(S.CANCELLED, *WAITING) | same(S.CANCELLED),

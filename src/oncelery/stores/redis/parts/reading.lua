@@ -116,6 +116,11 @@ local function live(job)
   return job.state == QUEUED or job.state == RUNNING
 end
 
+-- Whether the job is not known, or is none that a run under that fence was granted: a fence never goes down.
+local function absent(job, fence)
+  return not job or tonumber(job.fence or 0) < tonumber(fence)
+end
+
 local function readable(job)
   if not job or live(job) or job.state == BURIED or job.settled_at + job.history > now then
     return job
