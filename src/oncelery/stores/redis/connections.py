@@ -305,7 +305,7 @@ def is_unknown(verb: str, reply: Any) -> bool:  # noqa: ANN401 - as the verb's s
         return not reply
     if verb == "renew":
         return b"" in reply[::2]
-    return bool(reply) and isinstance(reply, list) and (reply[0] == b"absent" or reply[:2] == [b"fenced", b""])
+    return bool(reply) and isinstance(reply, list) and reply[0] == b"absent"
 
 
 def _version(wire: Wire) -> tuple[int, ...]:
