@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from celery import Celery
 from celery.utils.text import match_case
 
+from oncelery.celery.background import Background, BackgroundStep
 from oncelery.celery.board import Board
 from oncelery.celery.callbacks import Callbacks, declare
 from oncelery.celery.declaring import refuse_lookalikes
-from oncelery.celery.flusher import Flusher
 from oncelery.celery.gate import GATE, at_the_gate
 from oncelery.celery.keeper import Keeper
 from oncelery.celery.made_once import made_once
@@ -70,6 +70,8 @@ class Oncelery:
         self._given = settings
         #: Made here, before any child is forked, so that all of them see it.
         self.board = Board()
+        #: What the worker's main process asks of the ledger goes this way.
+        self.background = Background()
         earlier: Oncelery | None = getattr(app, "oncelery", None)
         #: Celery's own way to publish, past the ledger.
         self.send_unguarded: Callable[..., Any] = earlier.send_unguarded if earlier else app.send_task
@@ -83,7 +85,7 @@ class Oncelery:
         for task in app._tasks.values():  # noqa: SLF001 - `app.tasks` would finalize the app
             if isinstance(task, IdempotentTask):
                 task.forget_defaults()
-        app.steps["consumer"] |= {Reconnecting, Keeper, Sweeper, Flusher}
+        app.steps["consumer"] |= {Reconnecting, BackgroundStep, Keeper, Sweeper}
         declare(app)
         if recommended:
             recommend(app)
