@@ -253,10 +253,12 @@ class Ledger:
             self._emit(e.JobBuried, answer.job, started, reason=answer.job.reason)
         return answer
 
-    def due(self, *, limit: int = 100, empty_queues: Collection[str] = ()) -> Sequence[Job]:
+    def due(
+        self, *, limit: int = 100, empty_queues: Collection[str] = (), formats: Collection[str] | None = None
+    ) -> Sequence[Job]:
         """Take jobs whose message or worker seems lost; the caller publishes those that are live."""
         started = perf_counter()
-        jobs = self.store.due(limit=limit, empty_queues=empty_queues)
+        jobs = self.store.due(limit=limit, empty_queues=empty_queues, formats=formats)
         for job in jobs:
             if job.state.live:
                 self._emit(e.JobSwept, job, started, lost=Lost.WORKER if job.state is State.RUNNING else Lost.MESSAGE)

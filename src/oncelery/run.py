@@ -41,6 +41,9 @@ TRIES = 3
 #: How long a worker waits for a store that is away, in seconds: an outcome at hand is worth waiting for.
 PATIENCE = 300.0
 
+#: The longest pause between two questions, in seconds; twice as long at most, to spread the workers that wait.
+LONGEST_PAUSE = 2.0
+
 _logger = logging.getLogger("oncelery")
 
 _current: ContextVar[Run | None] = ContextVar("oncelery_run", default=None)
@@ -86,7 +89,7 @@ def insist(ask: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
                 raise
             _logger.warning("the store does not answer, asking again in %.1f s: %s", pause, error)
         sleep(pause * (1 + random.random()))  # noqa: S311 - spreads the workers that wait
-        pause = min(pause * 2, 5.0)
+        pause = min(pause * 2, LONGEST_PAUSE)
 
 
 def _cannot_begin(_: Ledger) -> Absent:

@@ -99,7 +99,7 @@ def test_it_is_silent_on_postgresql_and_rabbitmq(shop: Shop, rabbitmq: RabbitMQS
 
 
 def test_what_celery_does_by_default_is_found(shop: Shop) -> None:
-    assert found(shop(recommended=False)) == {"broker-retries", "prefetch"}
+    assert found(shop(recommended=False)) == {"broker-retries", "broker-silence", "prefetch"}
 
 
 @pytest.mark.parametrize(
@@ -306,12 +306,15 @@ def test_a_broker_whose_transport_cannot_be_loaded_is_found(
     assert (finding.check, remedy in finding.fix) == ("broker-unreachable", True)
 
 
-def test_a_quorum_queue_that_drops_messages_is_found(shop: Shop, rabbitmq: RabbitMQServer) -> None:
-    arguments = {"x-queue-type": "quorum", "x-delivery-limit": 3}
+@pytest.mark.parametrize("limit", [3, -1])
+def test_a_quorum_queue_that_drops_messages_is_found(shop: Shop, rabbitmq: RabbitMQServer, *, limit: int) -> None:
+    arguments = {"x-queue-type": "quorum", "x-delivery-limit": limit}
     once = shop(broker=rabbitmq.create_vhost(), conf={"task_queues": [Queue("celery", queue_arguments=arguments)]})
 
-    assert found(once) == {"quorum-delivery-limit"}
-    assert gather(once).broker.version >= (3, 8)
+    version = gather(once).broker.version
+    unlimited = set() if version >= (4, 0) else {"quorum-limit-negative"}
+    assert version >= (3, 8)
+    assert found(once) == ({"quorum-delivery-limit"} if limit > 0 else unlimited)
 
 
 def test_jobs_that_nobody_looks_after_are_found(shop: Shop) -> None:

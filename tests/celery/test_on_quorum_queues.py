@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from faults.brokers import Broker
 from faults.workers import Worker, Workers
 from guarded.world import SOON, World
+from kombu import Queue
 
 from oncelery.embedded.process import eventually
 
@@ -35,6 +37,44 @@ def settings_here() -> dict[str, object]:
 def worker(world: World, crew: Workers, broker_here: Broker) -> Worker:
     """Give two children, which all tests here share."""
     return world.start(crew, broker=broker_here)
+
+
+@pytest.mark.parametrize("limit", [None, -1])
+def test_a_message_comes_again_where_no_limit_is_given_and_a_negative_one_is_none_since_rabbitmq_4(
+    world: World, *, limit: int | None
+) -> None:
+    arguments = {"x-queue-type": "quorum"} | ({} if limit is None else {"x-delivery-limit": limit})
+    with world.app.connection_for_write() as connection:
+        channel: Any = connection.default_channel
+        queue: Any = Queue(world.name(), queue_arguments=arguments)(channel)
+        queue.declare()
+        channel.basic_publish(channel.prepare_message(b"message"), "", queue.name)
+        got: list[Any] = []
+
+        def get() -> bool:
+            got.append(queue.get())
+            return got[-1] is not None
+
+        assert eventually(get, SOON)
+        got[-1].requeue()
+
+        version = int(connection.connection.server_properties["version"].split(".")[0])
+        # One that is dropped is so at once.
+        assert eventually(get, 2.0) == (limit is None or version >= 4)
+
+
+def test_the_job_of_a_killed_child_runs_again_by_its_own_message(world: World, worker: Worker) -> None:
+    name = world.name()
+    gate = world.gate(name)
+    result = world.tasks.joining.delay(name, "done", gate.path)
+    assert world.hears(name, "start")
+
+    worker.kill_child(int(world.job(result).worker.rpartition(":")[2]))
+    assert world.hears(name, "start", times=2)
+    gate.open()
+
+    assert result.get(timeout=SOON) == "done"
+    assert f"message seems lost: joining, job {result.id}" not in worker.log
 
 
 def test_a_delayed_task_starts_when_its_time_has_come(world: World) -> None:

@@ -36,7 +36,7 @@ class Delivery:
         monkeypatch.setattr(hand.once.ledger, "received", received)
         monkeypatch.setattr(strategy, "default", lambda *_, **__: lambda *_, **__: self.happened.append("received"))
         self.buckets: dict[str, TokenBucket] = {}
-        consumer = SimpleNamespace(connection_errors=(), task_buckets=self.buckets)
+        consumer = SimpleNamespace(connection=None, connection_errors=(), task_buckets=self.buckets)
         self._receive = guarded_strategy(hand.tasks.joining, hand.app, consumer)
 
     @property

@@ -200,7 +200,8 @@ def test_recommended_settings_give_way_to_what_the_user_said() -> None:
 
     assert app.conf.worker_prefetch_multiplier == 4
     assert app.conf.accept_content == ["json", "pickle"]
-    assert app.conf.broker_transport_options == {"visibility_timeout": 60, "global_keyprefix": "mine"}
+    options = app.conf.broker_transport_options
+    assert (options["visibility_timeout"], options["global_keyprefix"]) == (60, "mine")
     assert app.conf.broker_connection_max_retries is None
 
 
@@ -215,7 +216,25 @@ def test_a_visibility_timeout_is_recommended_beside_the_users_other_transport_op
 
     assert redis.conf.broker_transport_options["global_keyprefix"] == "mine"
     assert redis.conf.broker_transport_options["visibility_timeout"] > 3600
-    assert rabbit.conf.broker_transport_options == {}
+    assert "visibility_timeout" not in rabbit.conf.broker_transport_options
+
+
+@pytest.mark.parametrize(
+    ("url", "names"),
+    [
+        ("redis://localhost:1/0", {"socket_timeout", "socket_connect_timeout", "socket_keepalive", "retry_on_timeout"}),
+        (["sentinel://localhost:1", "sentinel://localhost:2"], {"socket_timeout"}),
+        ("amqp://localhost:1//", {"read_timeout", "write_timeout"}),
+        ("memory://", set()),
+    ],
+)
+def test_a_silent_broker_is_not_listened_to_for_ever_where_settings_are_recommended(
+    make_app: MakeApp, url: str | list[str], names: set[str]
+) -> None:
+    app = make_app(broker_url=url)
+    Oncelery(app, store="memory://", recommended=True)
+
+    assert names <= app.conf.broker_transport_options.keys()
 
 
 def test_nothing_of_celerys_is_changed_unless_asked_for(make_app: MakeApp) -> None:

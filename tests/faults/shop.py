@@ -50,6 +50,8 @@ class Shop:
         self.keep_the_gil = self._task(keep_the_gil)
         self.die = self._task(die)
         self.die_before_begin = self._task(charge, name=DIES_BEFORE_BEGIN)
+        #: Not guarded: it has nothing to do with the ledger.
+        self.greet: Any = self.app.task(name="greet", shared=False)(greet)
 
     def _task(self, function: Callable[..., Any], *, name: str = "", **options: Any) -> Any:  # noqa: ANN401
         # Celery would give it to every other app as well.
@@ -125,6 +127,11 @@ def keep_the_gil(order: str, seconds: float) -> dict[str, str]:
     ctypes.PyDLL(None).usleep(int(seconds * 1e6))
     _note(order)
     return receipt(order)
+
+
+def greet(name: str) -> str:
+    """Take no effect."""
+    return f"hello {name}"
 
 
 def die(order: str) -> None:

@@ -50,7 +50,7 @@ GOOD = Facts(
         "broker_connection_retry": True,
         "broker_connection_retry_on_startup": True,
         "broker_connection_max_retries": None,
-        "broker_transport_options": {"visibility_timeout": 43200},
+        "broker_transport_options": {"visibility_timeout": 43200, "socket_timeout": 30, "read_timeout": 30},
         "worker_prefetch_multiplier": 1,
     },
     tasks=(CHARGE, TIDY),
@@ -141,11 +141,14 @@ PLANTED = [
     ("broker-unreachable", brokered(error="connection refused")),
     ("broker-unreachable", brokered(error="no module named 'redis'", missing="redis")),
     ("broker-is-replica", brokered(server=replace(REDIS, replica=True))),
-    ("visibility-timeout", configured(broker_transport_options={"visibility_timeout": 20})),
+    ("visibility-timeout", configured(broker_transport_options={"visibility_timeout": 20, "socket_timeout": 30})),
     ("visibility-timeout", stored(longest_delay=timedelta(days=1))),
     ("consumer-timeout", replace(stored(p99={"shop.charge": timedelta(hours=1)}), broker=BrokerFacts(kind="amqp"))),
     ("quorum-delivery-limit", quorum({})),
     ("quorum-delivery-limit", quorum({"x-delivery-limit": 3, "x-dead-letter-exchange": "dead"})),
+    ("quorum-limit-negative", quorum({"x-delivery-limit": -1}, version=(3, 13))),
+    ("broker-silence", configured(broker_transport_options={"visibility_timeout": 43200})),
+    ("broker-silence", replace(configured(broker_transport_options=None), broker=BrokerFacts(kind="amqp"))),
     ("broker-retry-on-startup", configured(broker_connection_retry_on_startup=False)),
     ("broker-retries", configured(broker_connection_max_retries=100)),
     ("broker-retries", configured(broker_connection_retry=False)),
@@ -204,6 +207,7 @@ def test_a_good_set_up_has_no_findings() -> None:
     assert examine(configured(broker_connection_retry_on_startup=None)) == ()
     assert examine(quorum({"x-delivery-limit": -1})) == ()
     assert examine(quorum({}, version=(3, 12))) == ()
+    assert examine(quorum({"x-delivery-limit": -1}, version=())) == ()
     assert examine(replace(GOOD, workers=())) == ()
     assert examine(knowing({"shop.tidy"}, None)) == ()
     assert examine(replace(knowing({"shop.charge", "their.tidy"}), schedule=(STRANGE,))) == ()

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from oncelery.answers import Granted, RenewAnswer
 from oncelery.celery import keeper
+from oncelery.celery.background import Background
 from oncelery.celery.board import Board
 from oncelery.events import Event, LeaseLost
 from oncelery.job import Cause, Lease, State, Submission
@@ -46,7 +47,9 @@ class Parent:
         monkeypatch.setattr(current_process(), "index", 0, raising=False)
         monkeypatch.setattr(keeper, "monotonic", lambda: self.clock().timestamp())
         self._consumer: Any = SimpleNamespace(
-            app=SimpleNamespace(oncelery=SimpleNamespace(ledger=self.ledger, board=self.board)),
+            app=SimpleNamespace(
+                oncelery=SimpleNamespace(ledger=self.ledger, board=self.board, background=Background())
+            ),
             pool=SimpleNamespace(maintain_pool=lambda: None),
         )
         self._keeper = keeper.Keeper(self._consumer)

@@ -10,6 +10,7 @@ from celery.exceptions import TimeLimitExceeded
 from guarded.hand import Hand
 
 from oncelery.answers import Granted
+from oncelery.celery.background import Background
 from oncelery.celery.request import GuardedRequest
 from oncelery.job import Lease, State, Submission
 from oncelery.policy import Policy
@@ -28,7 +29,10 @@ class TimedOut(GuardedRequest):
             ignore_result=False,
             store_errors_even_if_ignored=False,
             oncelery=SimpleNamespace(
-                app=hand.app, ledger=hand.once.ledger, board=SimpleNamespace(take_down=lambda _: lease)
+                app=hand.app,
+                ledger=hand.once.ledger,
+                board=SimpleNamespace(take_down=lambda _: lease),
+                background=Background(),
             ),
         )
         self._request_dict: dict[str, Any] = {}

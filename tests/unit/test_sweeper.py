@@ -13,6 +13,7 @@ from kombu.exceptions import OperationalError
 from kombu.transport.memory import Channel
 
 from oncelery.celery import sweeper
+from oncelery.celery.background import Background
 from oncelery.errors import StoreUnavailableError
 from oncelery.stores.base import PUBLISH_GRACE, SLOW_CHECK
 
@@ -25,13 +26,12 @@ class Worker:
         self.store_is_away = self.broker_is_away = False
         self.swept = 0
         monkeypatch.setattr(sweeper, "monotonic", lambda: self.now)
-        once = SimpleNamespace(ledger=SimpleNamespace(get=self._get))
-        self._consumer: Any = SimpleNamespace(app=SimpleNamespace(oncelery=once), connection_errors=())
-        self._step = sweeper.Sweeper(self._consumer)
+        once = SimpleNamespace(ledger=SimpleNamespace(get=self._get), background=Background())
+        self._step = sweeper.Sweeper(SimpleNamespace(app=SimpleNamespace(oncelery=once)))
 
     def sweep(self, *, after: float = 0.0) -> int:
         self.now += after
-        self._step._attempt(self._consumer, self._sweep)  # noqa: SLF001 - as the worker's timer does
+        self._step._attempt(self._sweep, ())  # noqa: SLF001 - as the worker's thread does
         return self.swept
 
     def _get(self, _job_id: str) -> None:
@@ -87,15 +87,20 @@ class Away:
         raise self._error
 
 
-@pytest.fixture
-def three_lost(hand: Hand) -> Hand:
-    """Give a world with three jobs whose messages are lost."""
+def lose(hand: Hand, count: int, *, serializer: str = "json") -> None:
+    """Send jobs whose messages are lost."""
     amqp: Any = hand.app.amqp
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(amqp, "send_task_message", lambda *_, **__: None)
-        for _ in range(3):
-            hand.tasks.joining.delay(hand.name())
+        for _ in range(count):
+            hand.tasks.joining.apply_async((hand.name(),), serializer=serializer)
     hand.clock.now += PUBLISH_GRACE * 2
+
+
+@pytest.fixture
+def three_lost(hand: Hand) -> Hand:
+    """Give a world with three jobs whose messages are lost."""
+    lose(hand, 3)
     return hand
 
 
@@ -137,18 +142,41 @@ def test_a_full_queue_is_asked_once_in_a_sweep_and_keeps_back_no_other(
 
 
 def test_a_store_that_goes_away_in_the_middle_of_a_sweep_is_not_waited_for_once_for_each_job(
-    three_lost: Hand, monkeypatch: pytest.MonkeyPatch
+    hand: Hand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The ledger is asked before a pickle is opened.
+    monkeypatch.setitem(hand.app.conf, "accept_content", ["json", "pickle"])
+    lose(hand, 3, serializer="pickle")
     away = Away(StoreUnavailableError("the store is away"))
     with monkeypatch.context() as patch:
-        patch.setattr(three_lost.store, "received", away)
+        patch.setattr(hand.store, "received", away)
         with pytest.raises(StoreUnavailableError):
-            three_lost.once.sweep()
+            hand.once.sweep()
     assert away.asked == 1
 
-    three_lost.clock.now += PUBLISH_GRACE * 2
+    hand.clock.now += PUBLISH_GRACE * 2
 
-    assert three_lost.once.sweep().published == 3
+    assert hand.once.sweep().published == 3
+
+
+def test_a_sweeper_leaves_the_jobs_of_a_fleet_that_accepts_other_content_to_that_fleet(
+    hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lose(hand, 1, serializer="pickle")
+    monkeypatch.setitem(hand.app.conf, "accept_content", ["json"])
+
+    assert hand.once.sweep().published == 0
+    monkeypatch.setitem(hand.app.conf, "accept_content", ["json", "pickle"])
+
+    assert hand.once.sweep().published == 1
+
+
+def test_a_sweep_goes_on_while_there_is_more_to_publish(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweeper, "BATCH", 2)
+    lose(hand, 5)
+
+    # The first two are in the queue by then, so that it is not empty any more.
+    assert hand.once.sweep().published == 5
 
 
 def test_a_queue_that_is_empty_is_so_at_every_priority(hand: Hand) -> None:

@@ -16,6 +16,7 @@ replaying     a message whose job has ended: what Celery is told of it
 time_limits   a soft time limit strikes inside a task, and nowhere else
 request       the same delivery in the worker's main process
 opening       who opens a message that has come before, and may die of it
+background    what the main process asks of the ledger, beside its loop
 board         what each child holds, for its parent to see                               STAY ALIVE
 keeper        looks after the children: renews for them, lets go when they die
 sweeper       publishes again what is lost
@@ -24,7 +25,6 @@ reconnecting  a worker outlives its Redis broker
 only_one      one instance of a function at a time
 callbacks     tells a URL of a job's end                                                 TELL
 mirror        copies dead letters to a queue
-flusher       what was counted, on its way to the ledger
 reading       what a call and its result were, for people
 facts         what the doctor is told of app, broker and workers
 """

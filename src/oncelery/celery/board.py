@@ -102,6 +102,11 @@ class Board:
                 return held.lease
         return None
 
+    def is_taken_down(self) -> bool:
+        """Whether the parent has taken down what this child shows: it settles the run itself."""
+        place = self._place(os.getpid())
+        return place is not None and not _HEAD.unpack_from(self._memory, place)[2]
+
     def remove(self, held: Held) -> None:
         """Take a lease down, unless another child shows one in its place by now."""
         if _HEAD.unpack_from(self._memory, held.place)[1] == held.pid:

@@ -209,9 +209,15 @@ class TaskCall:
         except BaseException as error:  # noqa: BLE001 - what becomes of it is decided, and then it is raised again
             # The only sign that a signal ended the child.
             if isinstance(error, SystemExit) and billiard_common._should_have_exited[0]:  # noqa: SLF001
-                self.control = self.interruption = error
-                return Interrupted()
+                return self._ended_from_outside(error)
             return Raised(error, failure_of(error))
+
+    def _ended_from_outside(self, signal: SystemExit) -> Outcome:
+        if self.task.oncelery.board.is_taken_down():
+            # After a hard time limit the parent settles: handed back, the job would run again whatever its policy says.
+            raise signal
+        self.control = self.interruption = signal
+        return Interrupted()
 
     def _returned(self) -> Returned:
         """Write what the task returned. Its work is done, whether or not the ledger can keep that."""

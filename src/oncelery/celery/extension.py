@@ -15,11 +15,11 @@ from celery.utils.objects import FallbackContext
 from celery.utils.text import match_case
 from msgspec.structs import replace
 
+from oncelery.celery.background import Background, BackgroundStep
 from oncelery.celery.board import Board
 from oncelery.celery.broker import Broker
 from oncelery.celery.callbacks import Callbacks, declare
 from oncelery.celery.declaring import refuse_lookalikes
-from oncelery.celery.flusher import Flusher
 from oncelery.celery.gate import GATE, at_the_gate
 from oncelery.celery.identifying import function_of, key_of
 from oncelery.celery.keeper import Keeper
@@ -78,6 +78,8 @@ class Oncelery:
         self._given = settings
         #: Made here, before any child is forked, so that all of them see it.
         self.board = Board()
+        #: What the worker's main process asks of the ledger goes this way.
+        self.background = Background()
         earlier: Oncelery | None = getattr(app, "oncelery", None)
         #: What the app itself had in the place of the methods that we replace.
         self._before: Mapping[str, Any] = (
@@ -92,7 +94,7 @@ class Oncelery:
         for task in app._tasks.values():  # noqa: SLF001 - `app.tasks` would finalize the app
             if isinstance(task, IdempotentTask):
                 task.forget_defaults()
-        app.steps["consumer"] |= {Reconnecting, Keeper, Sweeper, Flusher}
+        app.steps["consumer"] |= {Reconnecting, BackgroundStep, Keeper, Sweeper}
         declare(app)
         if recommended:
             recommend(app)

@@ -5,26 +5,26 @@ A child's heartbeat is a thread, and C code that keeps the GIL starves it; the p
 
 from __future__ import annotations
 
-import logging
 import os
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from celery import bootsteps
-from celery.worker.consumer.tasks import Tasks
+from celery.signals import worker_process_shutdown
 
-from oncelery.answers import Fenced
+from oncelery.answers import Fenced, RenewAnswer
+from oncelery.celery.background import BackgroundStep
 from oncelery.celery.board import Held
 from oncelery.celery.publishing import publish_again, publish_or_leave
-from oncelery.errors import OnceleryError
-from oncelery.job import Cause, State
+from oncelery.job import Cause, Lease, State
 from oncelery.settlement import Release
+from oncelery.telemetry.counting import flush_all
 
 if TYPE_CHECKING:
     from oncelery.celery.extension import Oncelery
-
-_logger = logging.getLogger("oncelery")
 
 #: How often the parent looks at its children, in seconds.
 LOOK_EVERY = 0.25
@@ -33,12 +33,14 @@ LOOK_EVERY = 0.25
 class Keeper(bootsteps.StartStopStep):
     """The worker's step: looks after its children."""
 
-    requires = (Tasks,)
+    requires = (BackgroundStep,)
 
     def __init__(self, consumer: Any, **options: Any) -> None:
         super().__init__(consumer, **options)
         self._once: Oncelery = consumer.app.oncelery
         self._timer: Any = None
+        #: Whether the last renewal is still under way.
+        self._is_renewing = False
 
     def start(self, consumer: Any) -> None:
         """Begin to look."""
@@ -71,16 +73,14 @@ class Keeper(bootsteps.StartStopStep):
                 self._let_go(held, Cause.HANDBACK if handback else Cause.CRASH)
             elif now - held.renewed_at > held.lease.duration.total_seconds() / 2 and not _is_stopped(held.pid):
                 late.append(held)
-        if late:
-            self._renew(late)
+        if late and not self._is_renewing:
+            self._is_renewing = True
+            leases = [held.lease for held in late]
+            self._once.background.ask(lambda: self._once.ledger.renew(leases), partial(self._renewed, late))
 
-    def _renew(self, late: list[Held]) -> None:
-        try:
-            answers = self._once.ledger.renew([held.lease for held in late])
-        except OnceleryError as error:
-            _logger.warning("could not renew %d leases for children: %s", len(late), error)
-            return
-        for held, answer in zip(late, answers, strict=True):
+    def _renewed(self, late: list[Held], answers: Sequence[RenewAnswer] | None) -> None:
+        self._is_renewing = False
+        for held, answer in zip(late, answers or (), strict=False):
             if isinstance(answer, Fenced):
                 self._once.board.give_up(held)
             else:
@@ -88,17 +88,18 @@ class Keeper(bootsteps.StartStopStep):
                 self._once.board.note_renewal(held.place)
 
     def _let_go(self, held: Held, cause: Cause) -> None:
+        # Taken down before the ledger is asked, so that nobody else lets go of it.
         self._once.board.remove(held)
         self._once.board.interrupted.discard(held.lease.job_id)
-        try:
-            self._once.ledger.settle(held.lease, Release(cause=cause))
-            job = self._once.ledger.get(held.lease.job_id)
-        except OnceleryError as error:
-            # The lease lapses by itself.
-            _logger.warning("could not let go of job %s: %s", held.lease.job_id, error)
-            return
+        # If the ledger does not answer, the lease lapses by itself.
+        self._once.background.ask(partial(self._release, held.lease, cause))
+
+    def _release(self, lease: Lease, cause: Cause) -> None:
+        self._once.ledger.settle(lease, Release(cause=cause))
+        job = self._once.ledger.get(lease.job_id)
         # A job that the ledger does not know comes back with its message, which the child has not acknowledged.
         if job and job.state is State.QUEUED:
+            # After it is released: sent before, it would be put away as a copy of what still runs.
             publish_or_leave(job.id, lambda: publish_again(self._once, job, resent=True))
 
 
@@ -117,3 +118,9 @@ def _is_stopped(pid: int) -> bool:
     except OSError:
         return False
     return status.rpartition(")")[2].split()[0] in "Tt"
+
+
+@worker_process_shutdown.connect
+def _flush_child(**_: Any) -> None:
+    # A prefork child leaves without Python's own farewell.
+    flush_all()

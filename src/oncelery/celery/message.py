@@ -148,6 +148,12 @@ def read_written(app: Celery, result: bytes) -> Any:
     return read(result, accept=app.conf.result_accept_content or app.conf.accept_content)
 
 
+def readable_formats(app: Celery) -> frozenset[str]:
+    """Name the formats, as bodies name them, that this process can read and the app accepts."""
+    accepted = {registry.name_to_type.get(name, name) for name in app.conf.accept_content}
+    return frozenset("" if kind == JSON else kind for kind in accepted if kind in registry.type_to_name)
+
+
 def typed(written: bytes) -> tuple[str, str, bytes]:
     """Part what `write` wrote into content type, encoding and content, which is not looked at."""
     if not written.startswith(b"\0"):

@@ -21,35 +21,34 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("oncelery")
 
 
-def open_watched(once: Oncelery, job_id: str, lease: timedelta, read: Callable[[], object]) -> ReceivedAnswer | None:
+def open_watched(once: Oncelery, job_id: str, lease: timedelta, read: Callable[[], object]) -> ReceivedAnswer:
     """Open a message under the eyes of the ledger, if it lets us: if it answers Counted."""
     answer = about_to_open(once, job_id, lease)
     if isinstance(answer, Counted):
         try:
             read()
         finally:
-            _tell(once, job_id, lease=NO_TIME)
+            try:
+                _report(once, job_id, lease=NO_TIME)
+            except OnceleryError as error:
+                _logger.warning("could not report that the message of job %s was opened: %s", job_id, error)
     return answer
 
 
-def about_to_open(once: Oncelery, job_id: str, lease: timedelta) -> ReceivedAnswer | None:
-    """Tell the ledger that a message is being opened, by someone who begins within the lease or is dead."""
-    return _tell(once, job_id, lease=lease)
+def about_to_open(once: Oncelery, job_id: str, lease: timedelta) -> ReceivedAnswer:
+    """Report that a message is being opened, by a process that begins within the lease or is dead."""
+    return _report(once, job_id, lease=lease)
 
 
-def died(once: Oncelery, job_id: str) -> ReceivedAnswer | None:
-    """Tell the ledger that opening a message was the death of a process."""
-    return _tell(once, job_id, lease=None)
+def died(once: Oncelery, job_id: str) -> ReceivedAnswer:
+    """Report that opening a message was the death of a process."""
+    return _report(once, job_id, lease=None)
 
 
-def _tell(once: Oncelery, job_id: str, *, lease: timedelta | None) -> ReceivedAnswer | None:
+def _report(once: Oncelery, job_id: str, *, lease: timedelta | None) -> ReceivedAnswer:
     # The job is buried with the first death over the limit.
     limit = max(once.settings.max_received - 1, 0)
-    try:
-        return once.ledger.received(job_id, limit=limit, lease=lease)
-    except OnceleryError as error:
-        _logger.warning("could not tell the ledger of a delivery of job %s: %s", job_id, error)
-        return None
+    return once.ledger.received(job_id, limit=limit, lease=lease)
 
 
 def fail_buried(backend: Any, task_id: str, job: Job, request: Any = None) -> None:

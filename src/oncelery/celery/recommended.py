@@ -25,8 +25,27 @@ RECOMMENDED = MappingProxyType(
 #: be longer than any task and any delay: each time it passes costs one needless duplicate.
 VISIBILITY_TIMEOUT = timedelta(hours=12)
 
-#: The brokers that know a visibility timeout, by the scheme of their URLs.
-_AGEING = ("redis", "rediss", "valkey", "valkeys", "sentinel")
+#: How long a broker that says nothing is listened to. Workers wait for messages in another way: an idle queue is not
+#: taken for a silent broker.
+SILENCE = timedelta(seconds=30)
+
+_REDIS = MappingProxyType(
+    {
+        "visibility_timeout": int(VISIBILITY_TIMEOUT.total_seconds()),
+        "socket_timeout": SILENCE.total_seconds(),
+        "socket_connect_timeout": 10.0,
+        "socket_keepalive": True,
+        "health_check_interval": 25,
+        "retry_on_timeout": True,
+    }
+)
+_AMQP = MappingProxyType({"read_timeout": SILENCE.total_seconds(), "write_timeout": SILENCE.total_seconds()})
+
+#: Options of the way to the broker, by the scheme of its URL.
+TRANSPORT_OPTIONS = MappingProxyType(
+    dict.fromkeys(("redis", "rediss", "valkey", "valkeys", "sentinel"), _REDIS)
+    | dict.fromkeys(("amqp", "amqps", "pyamqp"), _AMQP)
+)
 
 
 def recommend(app: Celery) -> None:
@@ -40,6 +59,7 @@ def recommend(app: Celery) -> None:
 def _apply(sender: Celery, **_: Any) -> None:
     conf = sender.conf
     conf.update({name: value for name, value in RECOMMENDED.items() if not conf.value_set_for(name)})
-    if str(conf.broker_url or "").partition(":")[0] in _AGEING:
-        own = conf.broker_transport_options or {}
-        conf.broker_transport_options = {"visibility_timeout": int(VISIBILITY_TIMEOUT.total_seconds()), **own}
+    urls: str | list[str] = conf.broker_url or ""
+    scheme = (urls if isinstance(urls, str) else urls[0]).partition(":")[0]
+    if options := TRANSPORT_OPTIONS.get(scheme):
+        conf.broker_transport_options = {**options, **(conf.broker_transport_options or {})}

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import logging
 import random
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from billiard.einfo import ExceptionWithTraceback
-from celery.exceptions import TimeLimitExceeded, WorkerLostError
+from celery.exceptions import InvalidTaskError, TimeLimitExceeded, WorkerLostError
 from celery.utils.imports import symbol_by_name
+from celery.worker import state as worker_state
 from celery.worker import strategy
 from celery.worker.request import Request
 from celery.worker.state import task_ready
+from kombu.exceptions import ContentDisallowed, DecodeError
 
 from oncelery.answers import Absent, Buried, Busy, Cancelled, Finished, ReceivedAnswer, SettleAnswer, Settled
 from oncelery.celery.call import failure_of
 from oncelery.celery.message import JOB, RESENT, job_id_in, job_id_of
 from oncelery.celery.opening import about_to_open, died, fail_buried, open_watched
 from oncelery.celery.publishing import publish_again
-from oncelery.errors import OnceleryError
-from oncelery.job import DISCARDED, Cause, Reason, State
+from oncelery.job import DISCARDED, Cause, Lease, Reason, State
 from oncelery.settlement import Raised, Release, decide
 
 if TYPE_CHECKING:
@@ -46,37 +49,45 @@ class GuardedRequest(Request):  # type: ignore[misc] # untyped in the stubs
         return self._request_dict.get(JOB) or job_id_of(self.task, self.id, self.replaced_task_nesting)
 
     def on_accepted(self, pid: Any, time_accepted: float) -> None:
-        """Tell who opens a message that has come before; what it holds may be the death of all this worker."""
+        """Report who opens a message that has come before: what it holds may kill this whole worker."""
         if _has_come_before(self._message):
-            about_to_open(self._once, self._job_id, self.task.policy.lease)
+            background = self._once.background
+            if background.opens_elsewhere:
+                background.ask(self._report_opening)
+            else:
+                # In this process, and next: the thread that runs the task may wait for the ledger, as the task will.
+                background.attempt(partial(about_to_open, self._once, self._job_id, self.task.policy.lease))
         super().on_accepted(pid, time_accepted)
 
+    def _report_opening(self) -> None:
+        # Not late: a job that waits for its next run by then is not being opened.
+        if self in worker_state.active_requests:
+            about_to_open(self._once, self._job_id, self.task.policy.lease)
+
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> Any:
-        """Let go of a dead child's lease at once, so that the message that is requeued can begin."""
+        """Let go of a dead child's lease at once, so that the message that is requeued after it can begin."""
         error = exc_info.exception
         if isinstance(error, ExceptionWithTraceback):
             error = error.exc
-        lost = isinstance(error, WorkerLostError | SystemExit | KeyboardInterrupt) and not self._already_cancelled
-        if lost and self._bury_or_release():
-            return None
+        fail = partial(super().on_failure, exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
+        if isinstance(error, WorkerLostError | SystemExit | KeyboardInterrupt) and not self._already_cancelled:
+            return self._report_crash(fail)
         # Billiard reports a hard time limit here first, and then to on_timeout.
-        if isinstance(error, TimeLimitExceeded) and self._settle_timed_out(error):
-            return None
-        return super().on_failure(exc_info, send_failed_event=send_failed_event, return_ok=return_ok)
+        if isinstance(error, TimeLimitExceeded):
+            return self._settle_timed_out(error, fail)
+        return fail()
 
-    def _bury_or_release(self) -> bool:
-        """Count the crash; whether the job is over, and its message with it."""
-        lease = self._once.board.take_down(self._job_id)
+    def _report_crash(self, fail: Callable[[], object]) -> None:
+        """Count the crash, and then let the message go back to its queue, unless the job is over."""
+        ask, lease = self._once.background.ask, self._once.board.take_down(self._job_id)
         if lease is None:
-            return self._tell_if_buried(died(self._once, self._job_id))
-        try:
-            self._once.ledger.settle(lease, Release(cause=Cause.CRASH))
-        except OnceleryError as error:
-            # The lease lapses by itself.
-            _logger.warning("could not report the crash of job %s: %s", self._job_id, error)
-        return False
+            ask(partial(died, self._once, self._job_id), lambda answer: self._is_buried(answer) or fail())
+        else:
+            # If the ledger does not answer, the lease lapses by itself.
+            ask(partial(self._once.ledger.settle, lease, Release(cause=Cause.CRASH)), lambda _: fail())
 
-    def _tell_if_buried(self, answer: ReceivedAnswer | None) -> bool:
+    def _is_buried(self, answer: ReceivedAnswer | None) -> bool:
+        """Whether the job is over; then its message is, too."""
         if not isinstance(answer, Buried | Finished) or answer.job.state is not State.BURIED:
             return False
         task_ready(self)
@@ -85,42 +96,49 @@ class GuardedRequest(Request):  # type: ignore[misc] # untyped in the stubs
         return True
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
-        """Settle the run that the hard time limit ends, before Celery tells of it."""
-        if soft or not self._settle_timed_out(TimeLimitExceeded(timeout)):
-            super().on_timeout(soft, timeout)
+        """Settle the run that the hard time limit ends, before Celery reports it."""
+        fail = partial(super().on_timeout, soft, timeout)
+        if soft:
+            fail()
+        else:
+            self._settle_timed_out(TimeLimitExceeded(timeout), fail)
 
-    def _settle_timed_out(self, error: TimeLimitExceeded) -> bool:
-        """Settle the run; whether its job gets another attempt, so that Celery must not call it a failure."""
+    def _settle_timed_out(self, error: TimeLimitExceeded, fail: Callable[[], object]) -> None:
+        """Settle the run; if its job gets another attempt, Celery must not call it a failure."""
         lease = self._once.board.take_down(self._job_id)
         if lease is None:
-            return self._goes_on
-        settlement = decide(Raised(error, failure_of(error)), self.task.policy, lease, jitter=random.random())  # noqa: S311 - a delay, no secret
-        answer: SettleAnswer = Absent()
-        try:
-            answer = self._once.ledger.settle(lease, settlement)
-        except OnceleryError as unavailable:
-            _logger.warning("could not settle job %s after its time limit: %s", lease.job_id, unavailable)
-        if isinstance(answer, Absent):
-            # Nobody knows of the job but its message, which must come again.
-            self._goes_on = True
-            task_ready(self)
-            self.reject(requeue=True)
-        elif isinstance(answer, Settled) and answer.state is State.QUEUED:
-            self._goes_on = True
-            self._retry(lease.job_id, error)
-        return self._goes_on
+            # After what was reported before this, which may still wait for its answer.
+            self._once.background.ask(_nothing, lambda _: self._goes_on or fail())
+            return
 
-    def _retry(self, job_id: str, error: TimeLimitExceeded) -> None:
-        task_ready(self)
+        def go_on(answer: SettleAnswer | None) -> None:
+            is_known = not (answer is None or isinstance(answer, Absent))
+            self._goes_on = not is_known or (isinstance(answer, Settled) and answer.state is State.QUEUED)
+            if not self._goes_on:
+                fail()
+                return
+            task_ready(self)
+            # Where no record has the job's next run, its message must come again.
+            self.acknowledge() if is_known else self.reject(requeue=True)
+
+        self._once.background.ask(partial(self._settle_and_retry, lease, error), go_on)
+
+    def _settle_and_retry(self, lease: Lease, error: TimeLimitExceeded) -> SettleAnswer:
+        settlement = decide(Raised(error, failure_of(error)), self.task.policy, lease, jitter=random.random())  # noqa: S311 - a delay, no secret
+        answer = self._once.ledger.settle(lease, settlement)
+        if not isinstance(answer, Settled) or answer.state is not State.QUEUED:
+            return answer
         try:
             if self.store_errors:
                 self.task.backend.mark_as_retry(self.id, error, request=self._context)
-            if job := self._once.ledger.get(job_id):
+            if job := self._once.ledger.get(lease.job_id):
                 wait = (job.not_before - datetime.now(UTC)) / timedelta(seconds=1) if job.not_before else 0.0
                 publish_again(self._once, job, countdown=max(wait, 0.0))
         except Exception as away:  # noqa: BLE001 - of broker, backend or store: the job is queued, and the sweeper looks after it
-            _logger.warning("could not go on with job %s after its time limit; the sweeper will: %s", job_id, away)
-        self.acknowledge()
+            _logger.warning(
+                "could not go on with job %s after its time limit; the sweeper will: %s", lease.job_id, away
+            )
+        return answer
 
     def _announce_cancelled(self, *args: Any, **options: Any) -> None:
         """Let the keeper hand the job back when the child, which is told to end, is gone."""
@@ -128,25 +146,27 @@ class GuardedRequest(Request):  # type: ignore[misc] # untyped in the stubs
         super()._announce_cancelled(*args, **options)
 
     def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:
-        if self._cancel_unless_copy(reason, terminated=terminated):
-            super()._announce_revoked(reason, terminated, signum, expired)
-            return
-        task_ready(self)
-        self.acknowledge()
+        announce = partial(super()._announce_revoked, reason, terminated, signum, expired)
+
+        def go_on(is_copy: bool | None) -> None:
+            if not is_copy:
+                announce()
+                return
+            task_ready(self)
+            self.acknowledge()
+
+        # At once: what asks whether it is revoked must not ask twice.
         self._already_revoked = True
+        self._once.background.ask(partial(self._cancel_unless_copy, reason, terminated=terminated), go_on)
 
     def _cancel_unless_copy(self, reason: str, *, terminated: bool) -> bool:
-        """Cancel the job; not so if this is a copy of a message whose job is under way or over."""
+        """Cancel the job; not so if this is a copy of a message whose job is under way or over: then return True."""
         ledger = self._once.ledger
-        try:
-            job = ledger.get(self._job_id)
-            if terminated or (job and job.state is State.QUEUED):
-                ledger.cancel(self._job_id, reason=reason, force=terminated)
-                return True
-        except OnceleryError as error:
-            _logger.warning("could not cancel job %s, which is %s: %s", self._job_id, reason, error)
-            return True
-        return job is None or job.state is State.CANCELLED
+        job = ledger.get(self._job_id)
+        if terminated or (job and job.state is State.QUEUED):
+            ledger.cancel(self._job_id, reason=reason, force=terminated)
+            return False
+        return job is not None and job.state is not State.CANCELLED
 
 
 def request_class_of(kind: type[Any]) -> type[Request]:
@@ -161,19 +181,38 @@ def request_class_of(kind: type[Any]) -> type[Request]:
 
 
 def guarded_strategy(task: Any, app: Any, consumer: Any, **options: Any) -> Any:
-    """Celery's strategy, but the ledger is told before a message that has come before is opened."""
+    """Celery's strategy, but a message that has come before is opened under the eyes of the ledger."""
     task.Request = request_class_of(type(task))
     receive = strategy.default(task, app, consumer, **options)
 
     def receive_guarded(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any, **more: Any) -> Any:
-        if _has_come_before(message) and (
-            _waits_for_its_turn(task, message, consumer) or _is_disposed_of(task, message)
-        ):
-            ack(_logger, consumer.connection_errors)
-            return None
-        return receive(message, body, ack, reject, callbacks, **more)
+        if not _has_come_before(message):
+            return receive(message, body, ack, reject, callbacks, **more)
+        if _waits_for_its_turn(task, message, consumer):
+            return ack(_logger, consumer.connection_errors)
+        connection = consumer.connection
+
+        def go_on(is_disposed_of: bool | None) -> None:
+            if consumer.connection is not connection:
+                # The broker delivers it again.
+                return
+            if is_disposed_of:
+                ack(_logger, consumer.connection_errors)
+                return
+            try:
+                receive(message, body, ack, reject, callbacks, **more)
+            except (InvalidTaskError, ContentDisallowed) as error:
+                consumer.on_invalid_task(body, message, error)
+            except DecodeError as error:
+                consumer.on_decode_error(message, error)
+
+        return task.oncelery.background.ask(partial(_is_disposed_of, task, message), go_on)
 
     return receive_guarded
+
+
+def _nothing() -> None:
+    pass
 
 
 def _has_come_before(message: Any) -> bool:
@@ -189,9 +228,9 @@ def _waits_for_its_turn(task: Any, message: Any, consumer: Any) -> bool:
 
 
 def _is_disposed_of(task: Any, message: Any) -> bool:
-    """Whether to acknowledge a message that has come before, unread; else it is opened, after the ledger is told.
+    """Whether to acknowledge a message that has come before, unread; else it is opened, and the ledger knows.
 
-    So if its job was buried as "never started", or discarded, or if somebody is opening another copy.
+    So if its job was buried as "never started", or discarded, or if another process is opening a copy.
     """
     task_id = message.headers["id"]
     job_id = job_id_in(message.headers, task)

@@ -1,7 +1,8 @@
 """The sweeper: publishes again what is lost.
 
-A step of every worker. What is due is taken in one atomic step, so two sweepers never publish the same job, and no
-worker is special: the death of one costs no time.
+A step of every worker, in a thread of its own: neither a silent store nor much to publish holds up the worker's loop.
+What is due is taken in one atomic step, so two sweepers never publish the same job, and no worker is special: the death
+of one costs no time.
 """
 
 from __future__ import annotations
@@ -9,34 +10,40 @@ from __future__ import annotations
 import logging
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
+from threading import Event, Thread
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from amqp.exceptions import ChannelError, MessageNacked
 from celery import bootsteps
-from celery.worker.consumer.tasks import Tasks
-from kombu.exceptions import ContentDisallowed, DecodeError, OperationalError
+from kombu.exceptions import DecodeError, OperationalError
 from msgspec.structs import replace
 
 from oncelery.answers import Buried, Counted, Granted
+from oncelery.celery.background import BackgroundStep
 from oncelery.celery.call import failure_of
-from oncelery.celery.message import Message
+from oncelery.celery.message import JSON, Message, readable_formats, typed
 from oncelery.celery.opening import fail_buried, open_watched
 from oncelery.celery.orphans import LOOK_EVERY, Orphans
 from oncelery.celery.publishing import publish_again, queue_label, tell_cancelled
 from oncelery.errors import OnceleryError, StoreUnavailableError
 from oncelery.job import LAPSED, Job, Reason, State, Submission
 from oncelery.settlement import Bury
+from oncelery.stores import base
 
 if TYPE_CHECKING:
     from oncelery.celery.extension import Oncelery
 
 _logger = logging.getLogger("oncelery")
 
-#: How many jobs one sweep publishes at most; the rest waits for the next.
-BATCH = 500
+#: How many jobs are taken at once, and how many are deleted: a script of the store that does more holds up others.
+BATCH = 100
+
+#: How often a sweep deletes so many.
+PRUNINGS = 10
 
 #: How long a sweeper that missed the store waits, in seconds, when it is back: time for owners to renew their leases.
 OWNERS_FIRST = 3.0
@@ -64,25 +71,53 @@ def sweep(once: Oncelery) -> Swept:
     Raises:
         OperationalError, StoreUnavailableError: broker or store have gone away. What is left comes at its next check.
     """
-    published = failed = 0
-    full: set[str] = set()
-    for job in once.ledger.due(limit=BATCH, empty_queues=empty_queues(once)):
-        if job.state.live and job.queue in full:
-            failed += 1
-            continue
-        try:
-            published += _publish(once, job)
-        except (OperationalError, StoreUnavailableError) as error:
-            if not isinstance(error.__cause__, MessageNacked):
-                # Each of the others would wait in vain as well, and the worker's main process with them.
-                raise
-            full.add(job.queue)
-            failed += 1
-            _logger.warning("could not publish job %s again: queue %s takes no more for now", job.id, job.queue)
-        except Exception:
-            failed += 1
-            _logger.exception("could not publish job %s again", job.id)
-    return Swept(published=published, failed=failed, pruned=once.ledger.prune())
+    sweeping = _Sweeping(once)
+    signs = empty_queues(once)
+    # For so long they tell of all jobs that are due: one that was sent since is not.
+    until = monotonic() + base.PUBLISH_GRACE.total_seconds()
+    formats = readable_formats(once.app)
+    while sweeping.publish(once.ledger.due(limit=BATCH, empty_queues=signs, formats=formats)) and monotonic() < until:
+        pass
+    return Swept(published=sweeping.published, failed=sweeping.failed, pruned=_prune(once))
+
+
+class _Sweeping:
+    """What one sweep has published, and what it could not."""
+
+    def __init__(self, once: Oncelery) -> None:
+        self._once = once
+        self._full: set[str] = set()
+        self.published = self.failed = 0
+
+    def publish(self, jobs: Sequence[Job]) -> bool:
+        """Publish what was due; return whether there may be more."""
+        for job in jobs:
+            if job.state.live and job.queue in self._full:
+                self.failed += 1
+                continue
+            try:
+                self.published += _publish(self._once, job)
+            except (OperationalError, StoreUnavailableError) as error:
+                if not isinstance(error.__cause__, MessageNacked):
+                    # Each of the others would wait in vain as well.
+                    raise
+                self._full.add(job.queue)
+                self.failed += 1
+                _logger.warning("could not publish job %s again: queue %s takes no more for now", job.id, job.queue)
+            except Exception:
+                self.failed += 1
+                _logger.exception("could not publish job %s again", job.id)
+        return sum(job.state.live for job in jobs) >= BATCH
+
+
+def _prune(once: Oncelery) -> int:
+    pruned = 0
+    for _ in range(PRUNINGS):
+        deleted = once.ledger.prune(limit=BATCH)
+        pruned += deleted
+        if deleted < BATCH:
+            break
+    return pruned
 
 
 def _publish(once: Oncelery, job: Job) -> bool:
@@ -92,22 +127,33 @@ def _publish(once: Oncelery, job: Job) -> bool:
         if job.reason != LAPSED:
             tell_cancelled(once.app, job)
         return False
-    if job.state is State.QUEUED:
-        # Before it is published: who gets it must not find that it is being opened.
-        try:
-            answer = open_watched(once, job.id, once.policy().lease, lambda: Message.unpack(once.app, job.body or b""))
-        except (DecodeError, ContentDisallowed, ValueError) as error:
-            # Not where this process merely lacks the serialiser: others may have it.
-            _bury_unreadable(once, job, error)
-            return False
-        if answer is None:
-            raise StoreUnavailableError(f"job {job.id} is not published again for now", job_id=job.id)
-        if isinstance(answer, Buried):
-            fail_buried(once.app.backend, job.id, answer.job)
-        if not isinstance(answer, Counted):
-            return False
+    if job.state is State.QUEUED and not _is_readable(once, job):
+        return False
     publish_again(once, job, resent=True)
     return True
+
+
+def _is_readable(once: Oncelery, job: Job) -> bool:
+    """Whether the job's message could be opened; one that nobody can read is buried."""
+    body = job.body or b""
+
+    def read() -> None:
+        Message.unpack(once.app, body)
+
+    try:
+        if typed(body)[0] == JSON:
+            # No process dies of reading it, and two calls of the ledger for each of many jobs take their time.
+            read()
+            return True
+        # Before it is published: a worker that gets it must not find that it is being opened.
+        answer = open_watched(once, job.id, once.policy().lease, read)
+    except (DecodeError, ValueError) as error:
+        # Of a format that this process reads: no other would do better.
+        _bury_unreadable(once, job, error)
+        return False
+    if isinstance(answer, Buried):
+        fail_buried(once.app.backend, job.id, answer.job)
+    return isinstance(answer, Counted)
 
 
 def _bury_unreadable(once: Oncelery, job: Job, error: Exception) -> None:
@@ -141,49 +187,61 @@ def empty_queues(once: Oncelery) -> list[str]:
 
 
 class Sweeper(bootsteps.StartStopStep):
-    """The worker's step: sweeps by the worker's own timer, in its main process."""
+    """The worker's step: sweeps in a thread of its main process."""
 
-    requires = (Tasks,)
+    requires = (BackgroundStep,)
 
     def __init__(self, consumer: Any, **options: Any) -> None:
         super().__init__(consumer, **options)
-        self._timers: list[Any] = []
+        self._once: Oncelery = consumer.app.oncelery
+        self._stopped = Event()
         self._not_before = 0.0
 
     def start(self, consumer: Any) -> None:
         """Begin to sweep."""
-        once: Oncelery = consumer.app.oncelery
-        every = once.settings.sweep_every
-        # Without a store there are guarded tasks that nobody uses; whoever does is told.
-        if every and once.settings.store:
-            self._repeat(consumer, every, once.sweep)
-            self._repeat(consumer, max(every, LOOK_EVERY), Orphans(once).restore)
+        every = self._once.settings.sweep_every
+        # Without a store there are guarded tasks that nobody uses; the process that does gets an error.
+        if every and self._once.settings.store:
+            self._stopped = Event()
+            acts = [(every, self._once.sweep), (max(every, LOOK_EVERY), Orphans(self._once).restore)]
+            repeat = (self._stopped, acts, consumer.connection_errors)
+            Thread(target=self._repeat, args=repeat, name="oncelery-sweeper", daemon=True).start()
 
     def stop(self, _consumer: Any) -> None:
         """Stop sweeping."""
-        for timer in self._timers:
-            timer.cancel()
-        self._timers = []
+        self._stopped.set()
 
-    def _repeat(self, consumer: Any, every: float, act: Callable[[], object]) -> None:
+    def _repeat(
+        self, stopped: Event, acts: list[tuple[float, Callable[[], object]]], errors: tuple[type[Exception], ...]
+    ) -> None:
         # Workers that were started together need not sweep together.
-        pace = every * random.uniform(0.8, 1.2)  # noqa: S311
-        self._timers.append(consumer.timer.call_repeatedly(pace, self._attempt, (consumer, act)))
+        paces = [(every * random.uniform(0.8, 1.2), act) for every, act in acts]  # noqa: S311
+        turns = [(monotonic() + pace, place) for place, (pace, _) in enumerate(paces)]
+        while True:
+            at, place = heappop(turns)
+            if stopped.wait(max(at - monotonic(), 0.0)):
+                return
+            pace, act = paces[place]
+            self._attempt(act, errors)
+            heappush(turns, (monotonic() + pace, place))
 
-    def _attempt(self, consumer: Any, act: Callable[[], object]) -> None:
+    def _attempt(self, act: Callable[[], object], errors: tuple[type[Exception], ...]) -> None:
         try:
-            if self._store_is_back(consumer.app.oncelery):
+            if self._store_is_back():
                 act()
         except OnceleryError as error:
             self._not_before = math.inf
+            self._once.background.leave_alone()
             _logger.warning("could not sweep: %s", error)
-        except (OperationalError, *consumer.connection_errors) as error:
+        except (OperationalError, *errors) as error:
             _logger.warning("could not sweep: %s", error)
+        except Exception:
+            _logger.exception("could not sweep")
 
-    def _store_is_back(self, once: Oncelery) -> bool:
+    def _store_is_back(self) -> bool:
         """Whether the store has answered for a while: its absence makes leases lapse whose runs are well."""
         # Asked each time: `due` itself, sent to a store that stands still, would be done the moment it wakes up.
-        once.ledger.get("-")
+        self._once.ledger.get("-")
         if self._not_before == math.inf:
             self._not_before = monotonic() + OWNERS_FIRST
         return monotonic() >= self._not_before

@@ -167,7 +167,9 @@ class Store(Protocol):
         A running job is not counted: Counted with what stands. Completed or buried: Finished. Cancelled: Cancelled.
         """
 
-    def due(self, *, limit: int, empty_queues: Collection[str] = ()) -> Sequence[Job]:
+    def due(
+        self, *, limit: int, empty_queues: Collection[str] = (), formats: Collection[str] | None = None
+    ) -> Sequence[Job]:
         """Take up to `limit` jobs that should be published now, and set each its next check in the same step.
 
         - running under a lapsed lease (its worker is gone); if a cancel is requested, it ends here as cancelled.
@@ -181,6 +183,8 @@ class Store(Protocol):
         delay. Neither state nor fence changes: a slow holder may still win until someone begins.
         A job with an empty body is never published: where another would be, it ends as cancelled, "lapsed".
         What ends here is answered as well, as it is then; it does not count towards the limit.
+        With `formats`, jobs whose body has another format stay due, for sweepers that can read it. A body that begins
+        with a NUL names its format, up to the first newline; the format of any other is the empty string.
         """
 
     def get(self, job_id: str) -> Job | None:

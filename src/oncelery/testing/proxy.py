@@ -42,6 +42,8 @@ class Loss:
     nth: int
     #: Whether the server gets the request, and only its reply is lost.
     is_reply: bool
+    #: Whether the line stays open afterwards, and nothing comes through it any more.
+    is_silent: bool = False
     #: Set when it is lost; a test that does not look at it may have broken nothing.
     happened: threading.Event = field(default_factory=threading.Event)
 
@@ -121,6 +123,10 @@ class FaultProxy:
         """Reset the line in place of forwarding that request. The client cannot tell this from a lost reply."""
         return self._lose(Loss(matching, nth, is_reply=False))
 
+    def silence(self, matching: bytes, *, nth: int = 1) -> Loss:
+        """Let nothing more through a line from that request on, and leave it open; other lines are not touched."""
+        return self._lose(Loss(matching, nth, is_reply=False, is_silent=True))
+
     def __enter__(self) -> Self:
         return self.start()
 
@@ -184,6 +190,10 @@ async def _finish_accepting() -> None:
         await asyncio.sleep(0)
 
 
+async def _for_ever() -> None:
+    await asyncio.Event().wait()
+
+
 class _Line:
     """One client's connection, and its twin to the server."""
 
@@ -192,6 +202,7 @@ class _Line:
         self.reader = reader
         self.writer = writer
         self.lost_reply: Loss | None = None
+        self.is_silent = False
 
     async def run(self) -> None:
         """Forward until both ends have closed; anything else resets both."""
@@ -216,6 +227,10 @@ class _Line:
         while piece := await self._read(self.reader):
             for loss in [loss for loss in self.proxy.losses if loss.is_due(sent, piece)]:
                 self.proxy.losses.remove(loss)
+                if loss.is_silent:
+                    self.is_silent = True
+                    loss.happened.set()
+                    await _for_ever()
                 if not loss.is_reply:
                     loss.happened.set()
                     raise ConnectionResetError
@@ -235,6 +250,8 @@ class _Line:
     async def _read(self, source: StreamReader) -> bytes:
         piece = await source.read(CHUNK_BYTES)
         await self.proxy.flowing.wait()
+        if self.is_silent:
+            await _for_ever()
         return piece
 
     async def _write(self, to: StreamWriter, piece: bytes) -> None:

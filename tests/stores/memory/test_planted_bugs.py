@@ -213,6 +213,11 @@ def due_sets_no_next_check(_: Original, _entry: Entry, *_times: datetime) -> Non
     pass
 
 
+@bug(Entry, "is_readable")
+def due_takes_what_the_sweeper_cannot_read(_: Original, _entry: Entry, _formats: object) -> bool:
+    return True
+
+
 @bug(Entry, "resend")
 def due_raises_the_fence(original: Original, entry: Entry, *times: datetime) -> None:
     original(entry, *times)

@@ -146,6 +146,12 @@ BUGS = {
         "ELSE 0 * least(",
         "longer_each_time",
     ),
+    "due takes what the sweeper cannot read": (
+        "entry.sql",
+        "RETURN p_formats IS NULL OR CASE",
+        "RETURN true OR CASE",
+        "sweeper_cannot_read",
+    ),
     "what is merely old is lost": (
         "due.sql",
         "job.sent_at <= now - slow_check()",

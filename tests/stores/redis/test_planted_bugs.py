@@ -180,6 +180,18 @@ BUGS = {
         "not job.resent and",
         "of_an_old_job",
     ),
+    "due takes what the sweeper cannot read": (
+        "due.lua",
+        "if formats == '' then",
+        "if true then",
+        "sweeper_cannot_read",
+    ),
+    "what the sweeper cannot read hides the rest": (
+        "due.lua",
+        "call('ZADD', index, digits(now), id)",
+        "",
+        "do_not_keep_it_from_others",
+    ),
     "due goes by a watermark that is not passed": (
         "due.lua",
         "tonumber(kinds[i + 1]) - 1",

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
+from types import MappingProxyType
 
 from oncelery.operations.checks.check import Complaint, error, warning
 from oncelery.operations.facts import Facts, QueueFacts
 
-#: After how many deliveries RabbitMQ 4 drops a message of a quorum queue, unless it is told otherwise.
+#: After how many deliveries RabbitMQ 4 drops a message of a quorum queue, unless the queue says otherwise. From that
+#: version on, a negative limit is none; before, it is 0.
 QUORUM_LIMIT = 20
 QUORUM_LIMIT_SINCE = (4, 0)
+
+#: The option that says how long a silent broker is listened to, by its transport.
+SILENCE_OPTIONS = MappingProxyType({"redis": "socket_timeout", "amqp": "read_timeout"})
 
 #: How long RabbitMQ lets a consumer hold a message, unless it is told otherwise.
 CONSUMER_TIMEOUT = timedelta(minutes=30)
@@ -65,6 +70,23 @@ def consumer_timeout(facts: Facts) -> Iterator[Complaint]:
             )
 
 
+@error
+def quorum_limit_negative(facts: Facts) -> Iterator[Complaint]:
+    """RabbitMQ 3 takes a negative delivery limit for 0, and drops a message when it is delivered for the second time.
+
+    After the death of a child or worker, tasks that are not guarded are lost, and guarded ones wait for the sweeper.
+    """
+    if not facts.broker.version or facts.broker.version >= QUORUM_LIMIT_SINCE:
+        return
+    version = ".".join(map(str, facts.broker.version))
+    for queue in facts.broker.queues:
+        if _is_quorum(queue) and int(queue.arguments.get("x-delivery-limit", 0)) < 0:
+            yield (
+                f"queue {queue.name!r} drops what is delivered again: to RabbitMQ {version} x-delivery-limit -1 is 0",
+                f'Queue("{queue.name}", queue_arguments={{"x-queue-type": "quorum"}})  # no limit, before RabbitMQ 4',
+            )
+
+
 @warning
 def quorum_delivery_limit(facts: Facts) -> Iterator[Complaint]:
     """A quorum queue drops a message without a word after so many deliveries.
@@ -77,15 +99,27 @@ def quorum_delivery_limit(facts: Facts) -> Iterator[Complaint]:
         if limit is None:
             continue
         if not caught:
+            unlimited = ', "x-delivery-limit": -1' if facts.broker.version >= QUORUM_LIMIT_SINCE else ""
             yield (
                 f"queue {queue.name!r} drops a message after {limit} deliveries",
-                f'Queue("{queue.name}", queue_arguments={{"x-queue-type": "quorum", "x-delivery-limit": -1}})',
+                f'Queue("{queue.name}", queue_arguments={{"x-queue-type": "quorum"{unlimited}}})',
             )
         elif limit < needed:
             yield (
                 f"queue {queue.name!r} gives up after {limit} deliveries, before the ledger does",
                 f'Queue("{queue.name}", queue_arguments={{..., "x-delivery-limit": {needed}}})',
             )
+
+
+@warning
+def broker_silence(facts: Facts) -> Iterator[Complaint]:
+    """A publisher waits for ever for a broker that accepts connections and says nothing, or is behind a cut line."""
+    option = SILENCE_OPTIONS.get(facts.broker.kind)
+    if option and not (facts.conf.get("broker_transport_options") or {}).get(option):
+        yield (
+            f"broker_transport_options has no {option}",
+            f'app.conf.broker_transport_options = {{"{option}": 30}}  # or Oncelery(app, recommended=True)',
+        )
 
 
 @warning
@@ -137,7 +171,9 @@ CHECKS = (
     broker_is_replica,
     visibility_timeout,
     consumer_timeout,
+    quorum_limit_negative,
     quorum_delivery_limit,
+    broker_silence,
     broker_retry_on_startup,
     broker_retries,
     prefetch,
@@ -148,9 +184,13 @@ def _prefetch(facts: Facts) -> int:
     return int(facts.conf.get("worker_prefetch_multiplier", 1))
 
 
+def _is_quorum(queue: QueueFacts) -> bool:
+    return queue.arguments.get("x-queue-type") == "quorum"
+
+
 def _delivery_limit(queue: QueueFacts, version: tuple[int, ...]) -> int | None:
     """After how many deliveries a message is dropped; None for never."""
-    if queue.arguments.get("x-queue-type") != "quorum":
+    if not _is_quorum(queue):
         return None
     limit = int(queue.arguments.get("x-delivery-limit", QUORUM_LIMIT if version >= QUORUM_LIMIT_SINCE else -1))
     return None if limit < 0 else limit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import MappingProxyType
@@ -87,6 +88,12 @@ class Entry:
             return True
         waiting = self.job.state is State.QUEUED and not self.resent and self.sent_at + PUBLISH_GRACE <= now
         return waiting and self.sent_at < sent_before
+
+    def is_readable(self, formats: Collection[str] | None) -> bool:
+        """Whether its body has one of these formats; one that begins with a NUL names it, up to the first newline."""
+        body = self.job.body or b""
+        name = body[1:].partition(b"\n")[0].decode() if body.startswith(b"\0") else ""
+        return formats is None or name in formats
 
     def forbids_rerun(self, max_crashes: int, *, hold: bool) -> Reason | None:
         """Why no further run may begin after one that was cut short, if so."""

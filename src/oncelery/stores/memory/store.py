@@ -310,7 +310,14 @@ class MemoryStore:
         return a.Counted(entry.received)
 
     @atomic
-    def due(self, now: datetime, *, limit: int, empty_queues: Collection[str] = ()) -> Sequence[Job]:
+    def due(
+        self,
+        now: datetime,
+        *,
+        limit: int,
+        empty_queues: Collection[str] = (),
+        formats: Collection[str] | None = None,
+    ) -> Sequence[Job]:
         taken: list[Job] = []
         ended: list[Job] = []
         for entry in sorted(self._shelf.entries.values(), key=lambda entry: entry.next_check):
@@ -320,7 +327,7 @@ class MemoryStore:
                 continue
             if entry.job.body == b"" or (entry.lapsed(now) and entry.job.cancel_requested):
                 ended.append(self._shelf.end_lapsed(now, entry))
-            elif len(taken) < limit:
+            elif len(taken) < limit and entry.is_readable(formats):
                 entry.resend(now, sent_before)
                 taken.append(entry.job)
         return taken + ended

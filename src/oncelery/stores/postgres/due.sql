@@ -1,11 +1,11 @@
 -- due: queued and its message missing, or running with a lapsed lease -> the same, with its next check set
 --      the same, but never to be published, or running and to be cancelled -> cancelled
--- in: limit, the broker's empty queues, now (null = server clock)     out: the jobs that have ended; then those to publish, most overdue first
+-- in: limit, the broker's empty queues, the formats that the sweeper reads (null = all), now (null = server clock)     out: the jobs that have ended; then those to publish, most overdue first
 --
 -- Waits for no lock: what somebody else has in hand is not lost. Each row is looked at again once it is ours, because
 -- another sweeper, or a worker, may have had it since. It reads all watermarks, which costs a fortune where scans are off
 -- (before PostgreSQL 18): the server would compile the plan each time, for seconds. Hence jit = off.
-CREATE OR REPLACE FUNCTION due(p_limit integer, p_empty_queues text[], p_now timestamptz) RETURNS SETOF jobs
+CREATE OR REPLACE FUNCTION due(p_limit integer, p_empty_queues text[], p_formats text[], p_now timestamptz) RETURNS SETOF jobs
 LANGUAGE plpgsql SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
 DECLARE
   now timestamptz := coalesce(p_now, clock_timestamp());
@@ -28,10 +28,10 @@ BEGIN
   FOR job IN
     -- Each kind by its own index, and past what other sweepers have in hand: they all look at the same end of it.
     WITH lapsed AS (
-      SELECT id FROM jobs WHERE state = 'running' AND check_at(next_check, lease_until) <= now
+      SELECT id FROM jobs WHERE state = 'running' AND check_at(next_check, lease_until) <= now AND is_readable(body, p_formats)
       ORDER BY check_at(next_check, lease_until) LIMIT p_limit FOR UPDATE SKIP LOCKED
     ), overdue AS (
-      SELECT id FROM jobs WHERE state = 'queued' AND behind = '' AND next_check <= now
+      SELECT id FROM jobs WHERE state = 'queued' AND behind = '' AND next_check <= now AND is_readable(body, p_formats)
       ORDER BY next_check LIMIT p_limit FOR UPDATE SKIP LOCKED
     ), sign AS (
       SELECT queue, sent_at AS before FROM watermarks
@@ -42,6 +42,7 @@ BEGIN
         SELECT id FROM jobs
         WHERE state = 'queued' AND behind = '' AND resent = 0
           AND queue = sign.queue AND sent_at < sign.before AND sent_at <= now - publish_grace()
+          AND is_readable(body, p_formats)
         ORDER BY sent_at LIMIT p_limit FOR UPDATE SKIP LOCKED
       ) AS waiting
     )

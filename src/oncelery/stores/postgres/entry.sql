@@ -249,6 +249,17 @@ BEGIN
   END;
 END $$;
 
+-- Whether a body has one of these formats; one that begins with a NUL names it, up to the first newline.
+CREATE OR REPLACE FUNCTION is_readable(p_body bytea, p_formats text[]) RETURNS boolean
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+  RETURN p_formats IS NULL OR CASE
+    WHEN substring(p_body FROM 1 FOR 1) = '\x00'
+      THEN convert_from(substring(p_body FROM 2 FOR position('\x0a'::bytea IN p_body) - 2), 'UTF8')
+    ELSE ''
+  END = ANY (p_formats);
+END $$;
+
 -- Whether a sign tells that the message of a job is lost.
 CREATE OR REPLACE FUNCTION is_told_missing(p_job jobs, p_empty_queues text[], p_now timestamptz) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$

@@ -181,8 +181,11 @@ class PostgresStore:
         [(answer, counted, *job)] = self._call("received", (job_id, limit, lease), "answer, counted, {job}")
         return a.Counted(counted) if answer == "Counted" else _answer(answer, job)
 
-    def due(self, *, limit: int, empty_queues: Collection[str] = ()) -> Sequence[Job]:
-        return [rows.job_of(row) for row in self._call("due", (limit, list(empty_queues)), "{job}")]
+    def due(
+        self, *, limit: int, empty_queues: Collection[str] = (), formats: Collection[str] | None = None
+    ) -> Sequence[Job]:
+        values = (limit, list(empty_queues), None if formats is None else list(formats))
+        return [rows.job_of(row) for row in self._call("due", values, "{job}")]
 
     # Reading and housekeeping
 

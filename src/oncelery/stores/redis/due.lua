@@ -1,13 +1,13 @@
 -- due: (running with a lapsed lease | queued, its message missing) -> the same, with a later check;
 --      one that can never be published, or a lapsed run whose cancellation is asked for -> cancelled
--- in: now, 2 limit, then the queues that are empty
+-- in: now, 2 limit, 3 the formats that the sweeper reads, each between newlines (empty: all), then the queues that are empty
 -- out: the jobs to publish, those that should have been checked longest ago first; then those that have ended
 
 --include parts/shared.lua
 --include parts/reading.lua
 --include parts/ending.lua
 --include parts/changes.lua
-local limit, taken, ended = tonumber(ARGV[2]), {}, {}
+local limit, formats, taken, ended = tonumber(ARGV[2]), ARGV[3], {}, {}
 local kinds = call('ZRANGE', ns .. 'kinds', 0, -1, 'WITHSCORES')
 
 -- The signs: the queue is empty, or one that was sent to it later has begun.
@@ -16,7 +16,7 @@ for i = 1, #kinds, 2 do
   local queue = cjson.decode(kinds[i])[2]
   sent_before[queue] = math.max(sent_before[queue] or 0, tonumber(kinds[i + 1]) - 1)
 end
-for i = 3, #ARGV do
+for i = 4, #ARGV do
   sent_before[ARGV[i]] = now
 end
 
@@ -25,6 +25,15 @@ local function merely_old(job)
   return job.state == QUEUED and not job.resent and sent_at > sent_before[job.queue] and sent_at <= now - SLOW_CHECK
 end
 
+local function is_readable(job)
+  if formats == '' then
+    return true
+  end
+  local format = (body_of(job) or ''):match('^%z([^\n]*)\n') or ''
+  return formats:find('\n' .. format .. '\n', 1, true) ~= nil
+end
+
+-- Whether anything was done about the job.
 local function take(id, index)
   local job = unfinished(id)
   if not job then
@@ -33,6 +42,12 @@ local function take(id, index)
   elseif body_of(job) == '' or (lapsed(job) and job.cancel_requested) then
     end_lapsed(job)
     ended[#ended + 1] = told(job)
+  elseif not is_readable(job) then
+    -- For another sweeper. Behind the others, of which this one might else see none.
+    if index == ns .. 'due' then
+      call('ZADD', index, digits(now), id)
+    end
+    return false
   elseif merely_old(job) then
     -- As a backlog is: soon again would be a copy too many, and signs go on to tell.
     move(job, { held = '1' }, now + SLOW_CHECK)
@@ -43,6 +58,7 @@ local function take(id, index)
     move(job, { resent = resent, held = job.state == QUEUED and '1' or nil }, check)
     taken[#taken + 1] = told(job)
   end
+  return true
 end
 
 -- Those of an index up to a time, with the time at which they were to be checked or sent.
@@ -57,12 +73,13 @@ local function take_all(found)
   table.sort(found, function(a, b)
     return a.at < b.at
   end)
+  local done = 0
   for _, job in ipairs(found) do
-    if #taken < limit then
-      take(job.id, job.index)
+    if #taken < limit and take(job.id, job.index) then
+      done = done + 1
     end
   end
-  return #found
+  return done
 end
 
 -- Those whose check has come; again, if some of them only ended.

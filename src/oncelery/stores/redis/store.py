@@ -165,8 +165,11 @@ class RedisStore:
         answer = self._run("received", pack_id(job_id), limit, *([] if lease is None else [microseconds(lease)]))
         return a.Counted(int(answer[1])) if answer[0] == b"counted" else _answer(answer)
 
-    def due(self, *, limit: int, empty_queues: Collection[str] = ()) -> Sequence[Job]:
-        return [read_job(told) for told in self._run("due", limit, *empty_queues)]
+    def due(
+        self, *, limit: int, empty_queues: Collection[str] = (), formats: Collection[str] | None = None
+    ) -> Sequence[Job]:
+        readable = "" if formats is None else "\n" + "".join(f"{each}\n" for each in formats)
+        return [read_job(told) for told in self._run("due", limit, readable, *empty_queues)]
 
     # Reading and housekeeping
 

@@ -27,9 +27,11 @@ from oncelery.testing.conformance.fixtures import Fixtures
 EMPTY = frozenset({"celery"})
 
 
-def swept(store: Store, *, limit: int = 100, empty: frozenset[str] = frozenset()) -> list[str]:
+def swept(
+    store: Store, *, limit: int = 100, empty: frozenset[str] = frozenset(), formats: frozenset[str] | None = None
+) -> list[str]:
     """Give the ids of the jobs that are due now."""
-    return [job.id for job in store.due(limit=limit, empty_queues=empty) if job.state.live]
+    return [job.id for job in store.due(limit=limit, empty_queues=empty, formats=formats) if job.state.live]
 
 
 class LostMessages(Fixtures):
@@ -56,6 +58,44 @@ class LostMessages(Fixtures):
 
         assert swept(store, empty=EMPTY) == []
         assert swept(store, empty=EMPTY | {"slow"}) == [JOB]
+
+    def test_a_job_that_a_sweeper_cannot_read_is_left_to_one_that_can_and_at_once(
+        self, store: Store, clock: FakeClock
+    ) -> None:
+        accepted(store, "plain", "key 1")
+        accepted(store, "packed", "key 2", body=b"\0x/packed\nutf-8\n...")
+        accepted(store, "pickled", "key 3", body=b"\0x/pickled\nutf-8\n...")
+        clock.now += PUBLISH_GRACE
+
+        assert swept(store, empty=EMPTY, formats=frozenset()) == []
+        assert swept(store, empty=EMPTY, formats=frozenset({"", "x/pick"})) == ["plain"]
+        assert swept(store, empty=EMPTY, formats=frozenset({"x/packed"})) == ["packed"]
+        assert swept(store, empty=EMPTY) == ["pickled"]
+
+    def test_a_lapsed_run_that_a_sweeper_cannot_read_is_left_to_one_that_can(
+        self, store: Store, clock: FakeClock
+    ) -> None:
+        running(store, work(body=b"\0x/packed\nutf-8\n..."))
+        clock.now += SLOW_CHECK
+
+        assert swept(store, formats=frozenset({""})) == []
+        assert swept(store, formats=frozenset({"x/packed"})) == [JOB]
+
+    def test_jobs_that_a_sweeper_cannot_read_do_not_keep_it_from_others(self, store: Store, clock: FakeClock) -> None:
+        for number in range(5):
+            accepted(store, f"packed {number}", f"key {number}", body=b"\0x/packed\nutf-8\n...")
+        clock.now += PUBLISH_GRACE
+        # Published before, and due for the second time.
+        assert len(swept(store, empty=EMPTY)) == 5
+        accepted(store, "plain", "another key")
+        clock.now += PUBLISH_GRACE
+        assert swept(store, empty=EMPTY, formats=frozenset({""})) == ["plain"]
+        clock.now += SLOW_CHECK
+
+        looks = [job for _ in range(4) for job in swept(store, limit=2, formats=frozenset({""}))]
+
+        assert looks == ["plain"]
+        assert len(swept(store, formats=frozenset({"x/packed"}))) == 5
 
     def test_by_the_watermark_a_job_is_due_when_one_that_was_sent_later_has_begun(
         self, store: Store, clock: FakeClock
