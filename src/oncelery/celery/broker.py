@@ -61,7 +61,7 @@ class Broker:
     def __init__(self, app: Celery[Any]) -> None:
         self._app = app
         self._producers: tuple[int, ProducerPool] | None = None
-        self.breaker = Breaker(self._connect, name="broker")
+        self.breaker = Breaker(self.connect, name="broker")
 
     @contextmanager
     def bounded(self) -> Iterator[None]:
@@ -97,6 +97,7 @@ class Broker:
             bounds = BOUNDS.get(usual.transport.driver_type, {})
         return self._app.connection_for_write(connect_timeout=SECONDS, transport_options=bounds)
 
-    def _connect(self) -> None:
+    def connect(self) -> None:
+        """Connect once, and raise what the transport raises if that cannot be done in time."""
         with self.connection() as connection:
             connection.ensure_connection(max_retries=1, interval_start=0, timeout=SECONDS)

@@ -121,8 +121,12 @@ def _require_broker(once: Oncelery | None) -> None:
     """Refuse to start for a broker that is away, and that no Valkey of ours will be: the worker would wait long."""
     from oncelery.embedded.stack import port_wanted  # noqa: PLC0415 - as above
 
-    if once and port_wanted(once.app.conf.broker_url) is None and (trouble := once.broker.breaker.looked()):
-        raise ConfigurationError(f"the broker does not answer: {trouble}; start it, or correct broker_url")
+    if once and port_wanted(once.app.conf.broker_url) is None:
+        try:
+            once.broker.connect()
+        except Exception as error:
+            what = f"the broker does not answer: {type(error).__name__}: {error}"
+            raise ConfigurationError(f"{what}; start it, or correct broker_url") from error
 
 
 def _tell_where(stack: Stack, *, own: bool) -> None:

@@ -70,7 +70,8 @@ def test_corrected_arguments_reach_the_message_and_the_ledger(
 
     once.dead_letters.revive("job-1", args=["o-9"], kwargs={"amount": 2})
 
-    assert published == [("job-1", (["o-9"], {"amount": 2}, {}))]
+    shown = {"argsrepr": "('o-9',)", "kwargsrepr": "{'amount': 2}"}
+    assert published == [("job-1", (["o-9"], {"amount": 2}, shown))]
     granted = once.ledger.begin(submission(1), POLICY)
     assert isinstance(granted, a.Granted)
     message = Message.unpack(once.app, granted.body or b"")
