@@ -85,6 +85,8 @@ def test_a_result_that_looks_like_a_mark_of_ours_is_told_as_it_is(telling: Hand,
 @pytest.mark.parametrize("reason", sorted(OWN_REASONS))
 def test_a_cancellation_is_told_whatever_reason_is_given(telling: Hand, receiver: Receiver, reason: str) -> None:
     job = telling.tasks.joining.apply_async((telling.name(),), countdown=86_400, notify=receiver.url())
+    # Only its watch is left to tell of it.
+    telling.drop()
 
     telling.once.jobs.cancel(job.id, reason=reason)
     sweep_after(telling, timedelta(minutes=2))
