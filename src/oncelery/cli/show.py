@@ -23,7 +23,7 @@ from oncelery.cli.target import Target, target_options
 from oncelery.job import Job
 
 #: What a person need not see.
-TOO_MUCH = frozenset({"id", "state", "past", "error", "holder", "digest"})
+TOO_MUCH = frozenset({"id", "state", "past", "error", "holder", "digest", "follows"})
 
 
 @click.command()
