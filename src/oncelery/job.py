@@ -34,6 +34,12 @@ MICROSECOND = timedelta(microseconds=1)
 #: From when fences count: a fence is no less than the ledger's time in microseconds, when its run began.
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
+#: How long a completed job answers the requests that are bound to it by their alias, at least.
+ALIAS_RETENTION = timedelta(hours=24)
+
+#: How many aliases a job may have; further requests find it by its key alone.
+ALIASES_KEPT = 100
+
 #: How many unfinished attempts a job remembers.
 PAST_KEPT = 20
 
@@ -70,8 +76,9 @@ class Durability(StrEnum):
 
 
 #: The reasons that the ledger itself gives for a cancellation: a dead letter was discarded; the lease of a job without
-#: a body, which nobody can publish again, has lapsed. Any other reason is that of whoever cancels.
-DISCARDED, LAPSED = "discarded", "lapsed"
+#: a body, which nobody can publish again, has lapsed; and, before the id of that, another job does the work of a dead
+#: letter with other arguments. Any other reason is that of the caller who cancels.
+DISCARDED, LAPSED, REVIVED_AS = "discarded", "lapsed", "revived as "
 
 
 class Reason(StrEnum):
@@ -133,7 +140,9 @@ class Submission(Struct, frozen=True, kw_only=True):
     #: The message to publish again if broker or worker loses it. None: not at hand (a worker's first `begin`).
     #: Empty: never to be published; such a job ends when its lease lapses.
     body: bytes | None = None
-    #: Digest of the payload, where the caller chose the key; empty where the key itself covers the payload.
+    #: What the caller calls this request (`Idempotency-Key`), beside the key of the work; empty: nothing.
+    alias: str = ""
+    #: Digest of the payload, where the caller chose a name: of the alias if there is one, else of the key.
     digest: str = ""
     scope: str = ""
     queue: str = "celery"
@@ -146,6 +155,11 @@ class Submission(Struct, frozen=True, kw_only=True):
     #: What its scope may have. Not for a job without a scope.
     quota: Quota | None = None
 
+    @property
+    def key_digest(self) -> str:
+        """The digest that calls under the same key must share; empty where that is no matter of the key."""
+        return "" if self.alias else self.digest
+
     def accepted(self, now: datetime, *, fence: int = 0, behind: str = "") -> Job:
         """Give the job that this becomes; it starts from the fence its key had last."""
         return Job(
@@ -156,7 +170,7 @@ class Submission(Struct, frozen=True, kw_only=True):
             scope=self.scope,
             queue=self.queue,
             caller=self.caller,
-            digest=self.digest,
+            digest=self.key_digest,
             body=self.body,
             created_at=now,
             changed_at=now,
