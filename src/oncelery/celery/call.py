@@ -16,8 +16,9 @@ from celery.exceptions import Ignore, Reject, Retry, WorkerShutdown, WorkerTermi
 from celery.states import STARTED
 from kombu.exceptions import EncodeError
 
-from oncelery.celery.message import DIGEST, KEY, NOTIFY, SCOPE, Message, read_written, writable, write
-from oncelery.celery.publishing import job_id_of, queue_label
+from oncelery.celery.message import ALIAS, DIGEST, KEY, NOTIFY, SCOPE, Message, read_written, writable, write
+from oncelery.celery.publishing import job_id_of, retention_of
+from oncelery.celery.routing import queue_label
 from oncelery.celery.time_limits import exposed, held_back
 from oncelery.celery.times import delay_until
 from oncelery.errors import (
@@ -73,17 +74,19 @@ class TaskCall:
         told = request.headers or {}
         key = told.get(KEY)
         if key:
-            digest, scope, notify = told.get(DIGEST, ""), told.get(SCOPE, ""), told.get(NOTIFY, "")
+            alias, digest = told.get(ALIAS, ""), told.get(DIGEST, "")
+            scope, notify = told.get(SCOPE, ""), told.get(NOTIFY, "")
         else:
             # Sent by code that does not know the ledger.
             found = task.identity.of(args, kwargs, namespace=task.oncelery.namespace, task_id=request.id)
-            key, digest, scope, notify = found.key, "", found.scope, policy.notify
+            key, alias, digest, scope, notify = found.key, "", "", found.scope, policy.notify
         #: A URL to call when the job has ended.
         self.notify = "" if self.eager else notify
         delivery = request.delivery_info or {}
         return Submission(
             id=job_id_of(task, request.id, request.replaced_task_nesting),
             key=key,
+            alias=alias,
             digest=digest,
             scope=scope,
             task=task.name,
@@ -91,7 +94,7 @@ class TaskCall:
                 delivery.get("routing_key") or task.app.amqp.default_queue.name, delivery.get("priority")
             ),
             caller=request.origin or "",
-            retention=policy.retention,
+            retention=retention_of(task, named=bool(digest and not alias)),
             history=policy.history,
             durability=policy.durability,
         )

@@ -16,9 +16,12 @@ from kombu.serialization import dumps, loads, prepare_accept_content, registry
 from kombu.utils.encoding import str_to_bytes
 from msgspec import Struct
 
+from oncelery.fingerprint import Fingerprint
+
 #: The headers that tell the worker of a job: its key, and some that few messages have.
 KEY = "oncelery_key"
 DIGEST = "oncelery_digest"
+ALIAS = "oncelery_alias"
 SCOPE = "oncelery_scope"
 NOTIFY = "oncelery_notify"
 #: That this message may be one too many; and how often it was put aside.
@@ -26,7 +29,7 @@ RESENT = "oncelery_resent"
 PARKED = "oncelery_parked"
 #: That it is another call under the id of a job that was there: whoever made it waits for what follows.
 ASKED = "oncelery_asked"
-HEADERS = frozenset({KEY, DIGEST, SCOPE, NOTIFY, RESENT, PARKED, ASKED})
+HEADERS = frozenset({KEY, DIGEST, ALIAS, SCOPE, NOTIFY, RESENT, PARKED, ASKED})
 
 #: What the result of a task says that was replaced by another one, beside the signature of that.
 REPLACED = "oncelery_replaced_by"
@@ -90,6 +93,14 @@ class Message(Struct, frozen=True):
         """Read what `pack` wrote, if the app accepts content of that type."""
         task, args, kwargs, options = read(body, accept=app.conf.accept_content)
         return cls(task, tuple(args), kwargs, options)
+
+
+def headers_of(found: Fingerprint, digest: str, notify: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the headers of a call's message: those that were given, and ours."""
+    told = {KEY: found.key, ALIAS: found.alias, DIGEST: digest, SCOPE: found.scope, NOTIFY: notify}
+    # Those that were given may be those of another message, which the caller passes on.
+    kept = {name: value for name, value in given.items() if name not in HEADERS}
+    return kept | {name: value for name, value in told.items() if value}
 
 
 def write(value: object, serializer: str) -> bytes:

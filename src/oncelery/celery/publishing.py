@@ -17,11 +17,12 @@ from msgspec.structs import replace
 
 from oncelery.answers import Cancelled, Existing, Reserved
 from oncelery.celery.gate import Gate, NotToBeSent
-from oncelery.celery.message import ASKED, DIGEST, HEADERS, KEY, NOTIFY, REPLACED, RESENT, SCOPE, Message, read_written
+from oncelery.celery.message import ASKED, REPLACED, RESENT, Message, headers_of, read_written
+from oncelery.celery.routing import ROUTED, queue_label
 from oncelery.celery.times import delay_of, instant, whole
 from oncelery.errors import DuplicateTaskError, StoreUnavailableError
 from oncelery.failpoints import failpoint
-from oncelery.job import NO_TIME, Job, OnDuplicate, State, Submission
+from oncelery.job import ALIAS_RETENTION, NO_TIME, Job, OnDuplicate, State, Submission
 from oncelery.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -36,6 +37,9 @@ NOT_PUBLISHED = "not published"
 #: How long a job that somebody is to be told of stays readable at least: its call-back may be long under way.
 TOLD_WITHIN = timedelta(days=2)
 
+#: The option of `apply_async` that brings a key apart to its `Publication`; it goes no further.
+APART = "oncelery_apart"
+
 #: What makes a call part of a canvas, whose ids are fixed before it is published.
 _CANVAS = ("chain", "chord", "group_id", "link", "link_error", "parent_id", "replaced_task_nesting")
 
@@ -48,7 +52,10 @@ class Publication(Struct, frozen=True, kw_only=True):
     kwargs: Mapping[str, Any]
     task_id: str
     options: dict[str, Any]
+    #: What the caller calls this request: the alias of its job, or the key of a task that declares none.
     idempotency_key: str | None = None
+    #: The key in the place of the task's own, for what takes the place of a job of that (see replacing.py).
+    apart: str = ""
     #: For whom the call is made, where that is known from elsewhere than its arguments.
     scope: str = ""
     #: Who submits, in the audit; empty: this app.
@@ -78,10 +85,22 @@ class Publication(Struct, frozen=True, kw_only=True):
     @property
     def on_duplicate(self) -> OnDuplicate:
         """What is done if the work is there; a canvas neither fails for it, nor is its message any other job's."""
+        if self._is_named:
+            # Nobody else has this key: what finds a job under it is the same request, sent again.
+            return OnDuplicate.JOIN
         chosen = self.task.policy.on_duplicate
         if chosen in (OnDuplicate.JOIN, OnDuplicate.REPLACE):
             return chosen
         return OnDuplicate.JOIN if self.in_canvas else chosen
+
+    @property
+    def _is_named(self) -> bool:
+        """Whether the caller's name for the request is the key, too."""
+        return self.idempotency_key is not None and self.task.policy.key is None
+
+    def rejected_by(self, answer: Existing) -> bool:
+        """Whether the task refuses this duplicate of a live job; a request that is sent again is none."""
+        return answer.job.state.live and not answer.repeated and self.on_duplicate is OnDuplicate.REJECT
 
     def answered_by(self, job: Job) -> bool:
         """Whether the caller can be given that job in place of one of its own."""
@@ -120,14 +139,12 @@ class Publication(Struct, frozen=True, kw_only=True):
             self.kwargs,
             namespace=once.namespace,
             idempotency_key=self.idempotency_key,
+            apart=self.apart,
             task_id=self.task_id,
             scope=self.scope,
         )
-        digest = found.digest if self.idempotency_key else ""
-        told = {KEY: found.key, DIGEST: digest, SCOPE: found.scope, NOTIFY: self.notify}
-        # Those that were given may be those of another message, which the caller passes on.
-        given = {name: value for name, value in (self.options.get("headers") or {}).items() if name not in HEADERS}
-        headers = {**given, **{name: value for name, value in told.items() if value}}
+        digest = found.digest if self.idempotency_key or self.apart else ""
+        headers = headers_of(found, digest, self.notify, self.options.get("headers") or {})
         call = replace(self, options={**self.options, "headers": headers})
         destination, queue = call.route()
         delay = delay_of(self.options)
@@ -137,6 +154,7 @@ class Publication(Struct, frozen=True, kw_only=True):
         return replace(call, destination=destination), Submission(
             id=self.job_id,
             key=found.key,
+            alias=found.alias,
             task=self.task.name,
             digest=digest,
             scope=found.scope,
@@ -144,7 +162,7 @@ class Publication(Struct, frozen=True, kw_only=True):
             queue=queue,
             caller=self.caller or once.caller,
             delay=delay,
-            retention=policy.retention,
+            retention=retention_of(self.task, named=self._is_named),
             history=max(policy.history, TOLD_WITHIN) if self.notify else policy.history,
             durability=policy.durability,
             quota=once.settings.quota_of(found.scope) if found.scope else None,
@@ -164,18 +182,6 @@ class Publication(Struct, frozen=True, kw_only=True):
             destination = {"queue": default, "router": ROUTED}
         queue = options.get("queue") or options.get("routing_key") or default
         return destination, queue_label(queue if isinstance(queue, str) else queue.name, options.get("priority"))
-
-
-class Routed:
-    """The router of calls whose way is known."""
-
-    @staticmethod
-    def route(options: dict[str, Any], *_: object) -> dict[str, Any]:
-        """Leave it at that; but what is not said is not there, as Celery has it: a priority may be its parent's."""
-        return {name: value for name, value in options.items() if value is not None}
-
-
-ROUTED = Routed()
 
 
 def publish_once(publication: Publication) -> AsyncResult[Any]:
@@ -200,7 +206,7 @@ def publish_once(publication: Publication) -> AsyncResult[Any]:
             return marked(task.AsyncResult(job.id), job)
         case Existing(job) if publication.may_find_expired(job) and cancel_expired(once, job):
             return publish_once(publication)
-        case Existing(job) if job.state.live and publication.on_duplicate is OnDuplicate.REJECT:
+        case Existing(job) if publication.rejected_by(answer):
             raise DuplicateTaskError(key=job.key, job_id=job.id, state=job.state)
         case Existing(job) if not publication.answered_by(job):
             expect(publication, job)
@@ -354,6 +360,11 @@ def sent_as(app: Celery, job: Job) -> tuple[str, bool]:
     return told.get("task_id", job.id), told.get("ignore_result", task is not None and task.ignore_result)
 
 
+def retention_of(task: IdempotentTask, *, named: bool) -> timedelta:
+    """Return how long a completed job answers its key: where a request's name is the key, as long as an alias does."""
+    return max(task.policy.retention, ALIAS_RETENTION) if named else task.policy.retention
+
+
 def job_id_of(task: IdempotentTask, task_id: str, replaced: int | None) -> str:
     """Name the job of a message: its task id, except for a task that replaced another one under that id."""
     return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{task_id}/{task.name}/{replaced}")) if replaced else task_id
@@ -382,9 +393,3 @@ def parts_of(signature: Mapping[str, Any]) -> Iterator[tuple[str, int, dict[str,
         inner = parts.get(field) or ()
         for place, part in enumerate([inner] if isinstance(inner, dict) else inner):
             yield field, place, part
-
-
-def queue_label(queue: str, priority: int | None) -> str:
-    """Name a queue and a priority in it: only messages of one label are served in order."""
-    # No priority and priority 0 are one: brokers treat them alike, and some turn one into the other.
-    return f"{queue}#{priority}" if priority else queue

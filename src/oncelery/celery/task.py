@@ -19,6 +19,7 @@ from oncelery.celery.declaring import check
 from oncelery.celery.gate import GATE, Gate
 from oncelery.celery.message import PARKED, REPLACED, writable, write
 from oncelery.celery.publishing import (
+    APART,
     Publication,
     marked,
     name_links,
@@ -180,6 +181,7 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
             task_id=str(task_id) if task_id else uuid(),
             options=options,
             idempotency_key=idempotency_key,
+            apart=options.pop(APART, ""),
             scope=scope,
             notify=self._notify(notify),
             caller=caller,
