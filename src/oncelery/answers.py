@@ -22,10 +22,12 @@ class Existing(Struct, frozen=True):
     """The key already has this job: live, or completed and within retention."""
 
     job: Job
+    #: The alias was known: the caller repeats a request that this job has answered before.
+    repeated: bool = False
 
 
 class Mismatched(Struct, frozen=True):
-    """The key (or the id) belongs to this job, whose payload is another."""
+    """The key, the alias or the id belongs to this job, whose payload is another."""
 
     job: Job
 
@@ -133,6 +135,12 @@ class Revived(Struct, frozen=True):
     job: Job
 
 
+class Resubmitted(Struct, frozen=True):
+    """Other arguments make it other work: the dead letter is cancelled, and this new job is queued: publish it."""
+
+    job: Job
+
+
 class NotBuried(Struct, frozen=True):
     """Only a dead letter can be revived or discarded; this job is none."""
 
@@ -160,6 +168,6 @@ RenewAnswer = Renewed | Fenced | Absent
 RecordAnswer = Recorded | Fenced | Absent
 SettleAnswer = Settled | Fenced | Absent
 CancelAnswer = Cancelled | Requested | Finished | Absent
-ReviveAnswer = Revived | Existing | NotBuried | Absent
+ReviveAnswer = Revived | Resubmitted | Existing | NotBuried | Absent
 DiscardAnswer = Discarded | NotBuried | Absent
 ReceivedAnswer = Counted | Busy | Buried | Finished | Cancelled | Absent

@@ -39,7 +39,7 @@ class DuplicateTaskError(OnceleryError):
 
 
 class PayloadMismatchError(OnceleryError):
-    """Same idempotency key, different payload. Use a new key, or name the fields that count with `key=`."""
+    """Same idempotency key, different payload. Use a new key, or name what does not count with `ignore=`."""
 
 
 class IdTakenError(PayloadMismatchError):

@@ -53,11 +53,13 @@ class Fingerprint(Struct, frozen=True, kw_only=True):
 
     #: The identity of the work: 64 hex digits.
     key: str
-    #: Of the arguments that count: 64 hex digits. One key with two digests is one name for two works.
+    #: Of the arguments that count: 64 hex digits. One name with two digests is one name for two works.
     digest: str
     #: The tenant, to be read; empty for a task without `scope`. Several values are joined by `/`; a `/` or `%` inside a
     #: value is percent-encoded, so that no tenant's name can be taken for another's.
     scope: str
+    #: The identity of the request, where the caller gave one and the task's `key` names the work: 64 hex digits.
+    alias: str = ""
 
 
 class Identity:
@@ -101,17 +103,21 @@ class Identity:
         namespace: str = "",
         task_id: str | None = None,
         idempotency_key: str | None = None,
+        apart: str = "",
         scope: str = "",
         unbound: bool = False,
     ) -> Fingerprint:
-        """Return what a call is known by: the caller's `idempotency_key`, or else what `key` chooses of the call.
+        """Return what a call is known by: the work by what `key` chooses of the call, the request by its alias.
+
+        A task without `key` has no other name for its work than the caller's `idempotency_key`, if there is one.
 
         Args:
             args: Of the call, by place.
             kwargs: Of the call, by name.
             namespace: Keeps the keys of one app apart from those of others.
             task_id: Of the message; the key, if that is `TASK_ID`.
-            idempotency_key: The key that the caller chose.
+            idempotency_key: What the caller calls this request: its alias, or the key of a task without `key`.
+            apart: A key in the place of the one that `key` chooses, for work that only looks the same.
             scope: For whom the call is made, as whoever lets callers in knows it: the tenant of a task whose own
                 `scope` names none, and who the tenant must be of one that names some.
             unbound: The task cannot be called like this: all that was given counts, whatever `key` and `scope` say.
@@ -127,8 +133,9 @@ class Identity:
         if own and scope and own != scope:
             raise ScopeError(f"task {self.task_name!r}: its arguments name {own!r}, but the caller is {scope!r}.")
         scope = own or scope
-        if idempotency_key is not None:
-            kind, identity = "given", self._given("idempotency_key", idempotency_key)
+        given = apart or (idempotency_key if self._key is None else None)
+        if given is not None:
+            kind, identity = "given", self._given("idempotency_key", given)
             digest = self._payload_digest(arguments, args, kwargs)
         elif self._key is TASK_ID:
             # Nothing of the arguments counts: nothing in them can be refused, and a retry may change them.
@@ -138,7 +145,12 @@ class Identity:
             digest = _digest(self.task_name, counted)
             kind, identity = "arguments", digest
         key = _key(task_name=self.task_name, kind=kind, identity=identity, namespace=namespace, scope=scope)
-        return Fingerprint(key=key, digest=digest, scope=scope)
+        if idempotency_key is None or self._key is None:
+            return Fingerprint(key=key, digest=digest, scope=scope)
+        request = self._given("idempotency_key", idempotency_key)
+        alias = _key(task_name=self.task_name, kind="alias", identity=request, namespace=namespace, scope=scope)
+        digest = self._payload_digest(arguments, args, kwargs)
+        return Fingerprint(key=key, digest=digest, scope=scope, alias=alias)
 
     def fits(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Whether the task can be called like this."""
@@ -149,7 +161,7 @@ class Identity:
         return True
 
     def _payload_digest(self, arguments: dict[str, Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        """Return what two calls under one given key are compared by: all that is not to be ignored."""
+        """Return what two calls under one given name are compared by: all that is not to be ignored."""
         try:
             return _digest(self.task_name, self._heeded(arguments))
         except FingerprintError:

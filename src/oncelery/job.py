@@ -34,6 +34,12 @@ MICROSECOND = timedelta(microseconds=1)
 #: From when fences count: a fence is no less than the ledger's time in microseconds, when its run began.
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
+#: How long a completed job answers the requests that are bound to it by their alias, at least.
+ALIAS_RETENTION = timedelta(hours=24)
+
+#: How many aliases a job may have; further requests find it by its key alone.
+ALIASES_KEPT = 100
+
 #: How many unfinished attempts a job remembers.
 PAST_KEPT = 20
 
@@ -70,9 +76,10 @@ class Durability(StrEnum):
 
 
 #: The reasons that the ledger itself gives for a cancellation: a dead letter was discarded; the lease of a job without
-#: a body, which nobody can publish again, has lapsed; its caller has got an error instead. Any other reason is that
-#: of the caller who cancels; one that is the same as these is quoted, so that it is not read as ours.
-DISCARDED, LAPSED, NOT_PUBLISHED = "discarded", "lapsed", "not published"
+#: a body, which nobody can publish again, has lapsed; its caller has got an error instead; and, before the id of that,
+#: another job does the work of a dead letter with other arguments. Any other reason is that of the caller who cancels;
+#: one that is the same as these is quoted, so that it is not read as ours.
+DISCARDED, LAPSED, NOT_PUBLISHED, REVIVED_AS = "discarded", "lapsed", "not published", "revived as "
 OWN_REASONS = frozenset({DISCARDED, LAPSED, NOT_PUBLISHED})
 
 
@@ -135,7 +142,9 @@ class Submission(Struct, frozen=True, kw_only=True):
     #: The message to publish again if broker or worker loses it. None: not at hand (a worker's first `begin`).
     #: Empty: never to be published; such a job ends when its lease lapses.
     body: bytes | None = None
-    #: Digest of the payload, where the caller chose the key; empty where the key itself covers the payload.
+    #: What the caller calls this request (`Idempotency-Key`), beside the key of the work; empty: nothing.
+    alias: str = ""
+    #: Digest of the payload, where the caller chose a name: of the alias if there is one, else of the key.
     digest: str = ""
     #: What a task id was sent after, where it is part of a canvas: the same id after something else is another call.
     follows: str = ""
@@ -154,6 +163,11 @@ class Submission(Struct, frozen=True, kw_only=True):
         """Whether that job has this id, but was sent after something else."""
         return job.id == self.id and self.follows not in ("", job.follows)
 
+    @property
+    def key_digest(self) -> str:
+        """The digest that calls under the same key must share; empty where that is no matter of the key."""
+        return "" if self.alias else self.digest
+
     def accepted(self, now: datetime, *, fence: int = 0, behind: str = "") -> Job:
         """Give the job that this becomes; it starts from the fence its key had last."""
         return Job(
@@ -164,7 +178,7 @@ class Submission(Struct, frozen=True, kw_only=True):
             scope=self.scope,
             queue=self.queue,
             caller=self.caller,
-            digest=self.digest,
+            digest=self.key_digest,
             follows=self.follows,
             body=self.body,
             created_at=now,

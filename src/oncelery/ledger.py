@@ -91,9 +91,9 @@ class Ledger:
         match answer:
             case a.Reserved(job):
                 self._emit(e.JobAccepted, job, started)
-            case a.Existing(job):
-                replayed = job.state is State.COMPLETED
-                word = Answer.REPLAYED if replayed else _JOINED.get(on_duplicate, Answer.JOINED)
+            case a.Existing(job, repeated):
+                live = Answer.JOINED if repeated else _JOINED.get(on_duplicate, Answer.JOINED)
+                word = Answer.REPLAYED if job.state is State.COMPLETED else live
                 self._emit(e.DuplicateAnswered, job, started, answer=word)
             case a.Mismatched(job):
                 self._refuse(job, started)
@@ -228,12 +228,14 @@ class Ledger:
             case a.Requested(job):
                 self._emit(e.CancelRequested, job, started)
 
-    def revive(self, job_id: str, *, body: bytes | None = None) -> a.ReviveAnswer:
-        """Queue a dead letter again, with another body if one is given."""
+    def revive(self, job_id: str, *, body: bytes | None = None, submission: Submission | None = None) -> a.ReviveAnswer:
+        """Queue a dead letter again, with another body if one is given; or other work in its place."""
+        if submission:
+            self._check(submission)
         self._limit(f"body of job {job_id!r}", body or b"", self.limits.body)
         started = perf_counter()
-        answer = self.store.revive(job_id, body=body)
-        if isinstance(answer, a.Revived):
+        answer = self.store.revive(job_id, body=body, submission=submission)
+        if isinstance(answer, a.Revived | a.Resubmitted):
             self._emit(e.JobRevived, answer.job, started)
         return answer
 
@@ -303,8 +305,9 @@ class Ledger:
     # The checks and the telling
 
     def _check(self, submission: Submission) -> None:
-        if not _KEY.fullmatch(submission.key):
-            raise ValueError(f"a key is 64 hex digits, made by oncelery.fingerprint, not {submission.key!r}")
+        for name in (submission.key, submission.alias) if submission.alias else (submission.key,):
+            if not _KEY.fullmatch(name):
+                raise ValueError(f"a key or alias is 64 hex digits, made by oncelery.fingerprint, not {name!r}")
         if not (submission.id and submission.task and submission.queue):
             raise ValueError(f"a submission needs its id, task and queue: {submission}")
         if not NO_TIME <= submission.delay <= LONGEST:

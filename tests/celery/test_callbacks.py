@@ -15,6 +15,7 @@ from guarded.receiver import OLD_SECRET, SECRET, Receiver, receiving
 from guarded.world import SOON, World
 
 from oncelery import Oncelery, WebhookTargetError
+from oncelery.answers import Resubmitted
 from oncelery.celery.callbacks import FIRST_LOOK, NOTIFY_TASK, WATCH_TASK
 from oncelery.celery.publishing import publish_again
 from oncelery.embedded.process import eventually
@@ -139,6 +140,22 @@ def test_a_dead_letter_is_told_and_its_end_after_a_revival_as_well(telling: Hand
     assert [(event["type"], event["data"]["reason"]) for event in events] == [("job.buried", "failed")] * 2
     assert events[0]["data"]["error"]["type"].endswith("Error")
     assert len({call.id for call in receiver.calls}) == 2
+
+
+def test_the_end_of_the_job_in_the_place_of_a_dead_letter_is_told_under_its_own_id(
+    telling: Hand, receiver: Receiver
+) -> None:
+    letter = telling.tasks.raises.apply_async((telling.name(), "refused"), notify=receiver.url())
+    telling.deliver_all()
+    answer = telling.once.dead_letters.revive(letter.id, args=[telling.name(), "key"])
+    assert isinstance(answer, Resubmitted)
+    telling.deliver_all()
+
+    events = [call.verified() for call in receiver.calls]
+    assert [(event["type"], event["data"]["id"]) for event in events] == [
+        ("job.buried", letter.id),
+        ("job.buried", answer.job.id),
+    ]
 
 
 def test_another_who_joins_a_live_job_is_told_as_well_and_nobody_twice(telling: Hand, receiver: Receiver) -> None:

@@ -117,11 +117,39 @@ def test_a_replacing_task_cancels_the_job_that_waits(hand: Hand) -> None:
 # A key that the caller chose
 
 
-def test_a_callers_key_goes_before_the_tasks(hand: Hand) -> None:
-    first = hand.tasks.joining.apply_async((hand.name(),), {"payload": 1}, idempotency_key="evt-1")
-    other = hand.tasks.joining.apply_async((hand.name(),), {"payload": 1}, idempotency_key="evt-2")
+def test_a_callers_key_and_the_tasks_both_hold(hand: Hand) -> None:
+    name, task = hand.name(), hand.tasks.joining
 
-    assert other.id != first.id
+    calls = [task.apply_async((name, 1), idempotency_key=key) for key in ("evt-1", "evt-2", "evt-2")]
+    with pytest.raises(PayloadMismatchError) as refused:
+        task.apply_async((name, 2), idempotency_key="evt-2")
+
+    assert {call.id for call in calls} == {refused.value.job_id}
+    assert hand.waiting() == 1
+    assert task.delay(name, 2).id == calls[0].id
+
+
+def test_a_callers_key_finds_its_job_by_a_worker_that_has_never_heard_of_it(hand: Hand) -> None:
+    name = hand.name()
+    hand.tasks.excluding.apply_async((name,), idempotency_key="evt-1")
+    hand.once.__dict__["ledger"].store = memory.MemoryStore()
+
+    hand.deliver_all()
+    again = hand.tasks.excluding.apply_async((name,), idempotency_key="evt-1")
+
+    assert again.existing
+
+
+def test_a_call_whose_id_is_fixed_does_not_run_again_under_a_callers_key(hand: Hand) -> None:
+    name = hand.name()
+    hand.tasks.excluding.apply_async((name, "done"), idempotency_key="evt-1")
+    hand.deliver_all()
+
+    given = hand.tasks.excluding.apply_async((name, "done"), idempotency_key="evt-1", task_id="given")
+    hand.deliver_all()
+
+    assert given.get(timeout=1) == "done"
+    assert len(hand.told(name, "effect")) == 1
 
 
 def test_a_callers_key_with_another_payload_is_refused(hand: Hand) -> None:

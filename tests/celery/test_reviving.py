@@ -10,7 +10,8 @@ from guarded.hand import Hand
 from guarded.versions import resolves_annotations
 from pydantic import BaseModel
 
-from oncelery.answers import Existing, Revived
+from oncelery import current_run
+from oncelery.answers import Existing, Resubmitted, Revived
 from oncelery.errors import RevivalError
 from oncelery.job import Job, State
 from oncelery.operations.dead_letters import Fate
@@ -76,24 +77,76 @@ def test_a_correction_that_makes_it_the_work_of_another_job_is_answered_with_tha
     assert hand.job(job_id).state is State.BURIED
 
 
-def test_a_correction_may_make_it_work_that_no_other_job_does(hand: Hand, parcels: list[Parcel]) -> None:
+def test_a_correction_that_makes_other_work_is_a_job_of_its_own(hand: Hand, parcels: list[Parcel]) -> None:
     job_id = dead(hand)
+    corrected = {"number": "p-9", "weight": 1}
 
-    assert isinstance(hand.once.dead_letters.revive(job_id, args=[{"number": "p-9", "weight": 1}]), Revived)
+    rehearsed = hand.once.dead_letters.rehearse(job_id, args=[corrected])
+    answer = hand.once.dead_letters.revive(job_id, args=[corrected])
 
-    hand.deliver_all()
+    assert isinstance(answer, Resubmitted)
+    assert rehearsed == {job_id: (Fate.RESUBMITTED, "as a new job: the arguments make another key")}
+    assert (hand.job(job_id).state, hand.job(job_id).reason) == (State.CANCELLED, f"revived as {answer.job.id}")
+    # Whoever submits the same work, before it ran or after, gets that job: one effect.
+    before = hand.app.tasks["ship"].delay(corrected)
+    (delivered,) = hand.deliver_all()
+    after = hand.app.tasks["ship"].delay(corrected)
+    assert delivered.id == before.id == after.id == answer.job.id
     assert parcels == [Parcel(number="p-9", weight=1)]
+    # And nobody who sends what was wrong gets the result of what was right.
+    assert hand.app.tasks["ship"].delay({"number": "p-1", "weight": 1}).id != answer.job.id
 
 
-def test_a_key_that_the_caller_chose_stays_whatever_the_arguments(hand: Hand, parcels: list[Parcel]) -> None:
-    job_id = dead(hand, idempotency_key="request-1")
-    hand.app.tasks["ship"].delay({"number": "p-1", "weight": 1})
+def test_the_job_in_its_place_has_all_that_was_asked_for_but_its_steps(hand: Hand) -> None:
+    calls: list[Any] = []
+
+    @hand.once.task(name="refund", key="order", shared=False, scope="tenant")
+    def refund(tenant: str, order: str) -> str:
+        calls.append((tenant, order, current_run().step("look", order.upper), current_run().job_id))
+        if order.startswith("bad"):
+            raise ValueError(order)
+        return order
+
+    @hand.once.task(name="receipt", shared=False)
+    def receipt(order: str) -> None:
+        calls.append(order)
+
+    options: dict[str, Any] = {
+        "link": receipt.s(),
+        "priority": 3,
+        "headers": {"colour": "red"},
+        "ignore_result": True,
+        "caller": "ann",
+    }
+    letter = refund.apply_async(("acme", "bad"), idempotency_key="click-1", **options)
+    hand.deliver_all()
+    answer = hand.once.dead_letters.revive(letter.id, args=["acme", "good"])
+    first, second = hand.deliver_all()
+
+    assert isinstance(answer, Resubmitted)
+    assert (answer.job.scope, answer.job.caller, answer.job.queue) == ("acme", "ann", f"{hand.queue}#3")
+    assert calls == [("acme", "bad", "BAD", letter.id), ("acme", "good", "GOOD", answer.job.id), "good"]
+    assert (first.id, first.headers["colour"], first.headers["ignore_result"]) == (answer.job.id, "red", True)
+    assert second.task == "receipt"
+    # The request that the dead letter came from asked for something else.
+    assert refund.apply_async(("acme", "bad"), idempotency_key="click-1").id != answer.job.id
+
+
+def test_a_key_that_the_caller_chose_stays_whatever_the_arguments(hand: Hand) -> None:
+    sent: list[int] = []
+
+    @hand.once.task(name="send", shared=False)
+    def send(weight: int) -> None:
+        sent.append(1 // weight)
+
+    job_id = send.apply_async((0,), idempotency_key="request-1").id
+    send.delay(1)
     hand.deliver_all()
 
-    assert isinstance(hand.once.dead_letters.revive(job_id, args=[{"number": "p-1", "weight": 3}]), Revived)
+    assert isinstance(hand.once.dead_letters.revive(job_id, args=[1]), Revived)
 
     hand.deliver_all()
-    assert [parcel.weight for parcel in parcels] == [1, 3]
+    assert sent == [1, 1]
 
 
 # Tasks whose modules only workers import

@@ -227,10 +227,7 @@ def test_dead_letters_are_listed_revived_and_discarded(desk: Desk, app: Callable
 
     assert app("dead-letters", "revive", first, "--dry-run").stdout == f"{first}  would be revived\n"
     assert desk.state("a") == "buried"
-    assert json.loads(app("dead-letters", "revive", first, "--args", '["z"]', "--json").stdout) == {
-        first: {"fate": "revived", "why": ""}
-    }
-    assert json.loads(app("show", first, "--json").stdout)["args"] == ["z"]
+    assert json.loads(app("dead-letters", "revive", first, "--json").stdout) == {first: {"fate": "revived", "why": ""}}
 
     assert desk.run("dead-letters", "discard", second).stdout == f"{second}  discarded\n"
     again = desk.run("dead-letters", "discard", second, "job-none")
@@ -251,6 +248,25 @@ def test_corrected_arguments_with_a_tag_of_the_broker_s_json_are_refused(
     assert refused.exit_code == 1
     assert "'__type__' cannot be a name in an argument" in refused.stdout
     assert desk.state("a") == "buried"
+
+
+def test_a_correction_that_makes_another_key_says_which_job_does_the_work(
+    desk: Desk, app: Callable[..., Result]
+) -> None:
+    letter = desk.bury("a")
+    why = "the arguments make another key"
+
+    rehearsed = app("dead-letters", "revive", letter, "--args", '["z"]', "--dry-run")
+    assert rehearsed.stdout == f"{letter}  would be resubmitted  as a new job: {why}\n"
+    assert desk.state("a") == "buried"
+
+    ran = app("dead-letters", "revive", letter, "--args", '["z"]', "--json")
+    told = json.loads(ran.stdout)[letter]
+    job_id = told["why"].removeprefix("as job ").removesuffix(f": {why}")
+
+    assert (ran.exit_code, told["fate"]) == (0, "resubmitted")
+    assert json.loads(app("show", job_id, "--json").stdout)["args"] == ["z"]
+    assert json.loads(app("show", letter, "--json").stdout)["reason"] == f"revived as {job_id}"
 
 
 def test_a_dry_run_of_one_tells_what_becomes_of_that_one(desk: Desk, app: Callable[..., Result]) -> None:

@@ -122,7 +122,7 @@ def test_arguments_that_do_not_fit_are_told_in_a_line(desk: Desk, app: Callable[
     assert wrong.stdout.startswith(f"{letter}  failed  TypeError: ")
     assert "positional" not in wrong.stdout.partition("; ")[2]
     assert "; it was called with positional arguments: give --args '[…]', or --args '[]'" in twice.stdout
-    assert right.stdout == f"{letter}  revived\n"
+    assert right.stdout.startswith(f"{letter}  resubmitted  as job ")
 
 
 def test_one_that_cannot_be_revived_keeps_no_other_from_it(
@@ -157,7 +157,8 @@ def test_a_correction_is_rehearsed_as_it_would_be_made(desk: Desk, app: Callable
 
     assert [ran.exit_code for ran in tried] == [ran.exit_code for ran in done] == [1, 1, 0]
     assert [ran.stdout for ran in tried[:2]] == [ran.stdout for ran in done[:2]]
-    assert (tried[2].stdout, done[2].stdout) == (f"{letter}  would be revived\n", f"{letter}  revived\n")
+    assert tried[2].stdout.startswith(f"{letter}  would be resubmitted  as a new job: ")
+    assert done[2].stdout.startswith(f"{letter}  resubmitted  as job ")
     assert untouched
     assert (untouched.state, json.loads(untouched.body or b"")[1]) == ("buried", ["a"])
 

@@ -79,6 +79,18 @@ def test_a_dead_letter_is_revived_with_other_arguments_and_its_secrets(board: Da
     assert hand.job(job_id).state == "completed"
 
 
+def test_other_arguments_that_make_another_key_lead_to_the_new_job(board: Dashboard, hand: Hand) -> None:
+    job_id, name = bury(hand), hand.name()
+
+    arguments = f'{{"args": ["{name}", "key"], "kwargs": {{}}}}'
+    answer = board.confirm("revive", job_id, edit="on", arguments=arguments)
+
+    (queued,) = [job for job in hand.jobs() if job.state == "queued"]
+    assert f"jobs/{queued.id}" in str(answer.url)
+    assert "this new job does the work" in text_of(answer)
+    assert (hand.job(job_id).state, hand.job(job_id).reason) == ("cancelled", f"revived as {queued.id}")
+
+
 def test_long_arguments_are_edited_whole_and_what_no_form_can_carry_is_not(board: Dashboard, hand: Hand) -> None:
     @hand.once.task(name="writes", shared=False)
     def writes(text: str) -> None:

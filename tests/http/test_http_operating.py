@@ -137,8 +137,32 @@ def test_a_dead_letter_is_revived_with_corrected_arguments(client: TestClient, h
 
     assert (wrong.status_code, problem(wrong)) == (400, "invalid-arguments")
     assert (right.status_code, right.json()["state"]) == (202, "queued")
-    assert (again.status_code, problem(again), again.json()["state"]) == (409, "not-buried", "queued")
-    assert "KeyError" in client.get(f"/dead-letters/{job_id}").json()["error"]["type"]
+    # All its arguments count: with others it is other work, which another job does.
+    new_id = right.json()["id"]
+    assert right.headers["location"] == f"/jobs/{new_id}"
+    assert (again.status_code, problem(again), again.json()["state"]) == (409, "not-buried", "cancelled")
+    assert client.get(f"/jobs/{job_id}").json()["reason"] == f"revived as {new_id}"
+    assert "KeyError" in client.get(f"/dead-letters/{new_id}").json()["error"]["type"]
+
+
+def test_a_revived_dead_letter_is_where_the_answer_says(client: TestClient, hand: Hand) -> None:
+    job_id = bury(hand, client)
+
+    answer = client.post(f"/dead-letters/{job_id}/revive", json={})
+
+    assert (answer.status_code, answer.headers["location"]) == (202, f"/jobs/{job_id}")
+
+
+def test_corrected_arguments_that_are_the_work_of_another_job_leave_the_dead_letter(
+    client: TestClient, hand: Hand
+) -> None:
+    job_id, name = bury(hand, client), hand.name()
+    other = client.post("/jobs/raises", json={"name": name, "kind": "key"}).json()["id"]
+
+    answer = client.post(f"/dead-letters/{job_id}/revive", json={"kwargs": {"name": name, "kind": "key"}})
+
+    assert (answer.status_code, problem(answer), answer.json()["job_id"]) == (409, "superseded", other)
+    assert hand.job(job_id).state == "buried"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from calls import Order, charge, place, relay, sent
 from pydantic import BaseModel
 
 from oncelery.errors import FingerprintError
-from oncelery.fingerprint import TASK_ID, Identity, fingerprint
+from oncelery.fingerprint import TASK_ID, Fingerprint, Identity, fingerprint
 
 
 class OrderModel(BaseModel):
@@ -117,7 +117,9 @@ def test_under_a_given_key_all_arguments_are_compared_whatever_the_task_is_known
 def test_a_task_id_is_no_idempotency_key() -> None:
     by_id = Identity("t", charge, key=TASK_ID)
 
-    assert by_id.of(("o-1",), task_id="x").key != by_id.of(("o-1",), idempotency_key="x").key
+    found = by_id.of(("o-1",), task_id="x", idempotency_key="x")
+
+    assert found.key == by_id.of(("o-1",), task_id="x").key != found.alias
 
 
 def test_a_task_id_counts_only_when_asked_for() -> None:
@@ -136,12 +138,26 @@ def test_the_callers_key_comes_before_the_arguments() -> None:
     assert one.key != identity.of(("o-1",), idempotency_key="evt-2").key
 
 
+def test_a_callers_key_beside_a_chosen_one_is_an_alias() -> None:
+    identity = Identity("t", charge, key="order_id", scope="currency")
+
+    def of(order: str, amount: int, request: str | None, **more: Any) -> Fingerprint:  # noqa: ANN401
+        return identity.of((order, amount), idempotency_key=request, **more)
+
+    assert of("o-1", 5, "evt-1").key == of("o-1", 9, "evt-2").key == of("o-1", 5, None).key
+    assert of("o-1", 5, "evt-1").alias == of("o-2", 9, "evt-1").alias != of("o-1", 5, "evt-2").alias
+    assert of("o-1", 5, None).alias == ""
+    assert of("o-1", 5, "evt-1").alias != of("o-1", 5, "evt-1", namespace="other").alias
+    other_tenant = identity.of(("o-1", 5), {"currency": "USD"}, idempotency_key="evt-1")
+    assert other_tenant.alias != of("o-1", 5, "evt-1").alias
+
+
 @pytest.mark.parametrize("key", [None, TASK_ID])
 def test_the_same_callers_key_with_other_arguments_shows_in_the_digest(key: Any) -> None:  # noqa: ANN401
     identity = Identity("t", charge, key=key, ignore="currency")
 
     def digest(*args: object, **kwargs: object) -> str:
-        return identity.of(args, kwargs, idempotency_key="evt-1").digest
+        return identity.of(args, kwargs, task_id="id-1", idempotency_key="evt-1").digest
 
     assert digest("o-1") == digest("o-1", 500, currency="USD")
     assert digest("o-1") != digest("o-2")
@@ -155,10 +171,11 @@ def test_a_callers_key_is_never_a_derived_one() -> None:
     assert identity.of(("o-1",), idempotency_key=derived.digest).digest == derived.digest
 
 
-def test_a_callers_key_makes_up_for_an_empty_choice() -> None:
+def test_a_callers_key_does_not_make_up_for_an_empty_choice() -> None:
     identity = Identity("t", charge, key="order_id")
 
-    assert identity.of(("",), idempotency_key="evt-1").key == identity.of(("o-1",), idempotency_key="evt-1").key
+    with pytest.raises(FingerprintError, match="'order_id' is empty"):
+        identity.of(("",), idempotency_key="evt-1")
 
 
 # What does not count

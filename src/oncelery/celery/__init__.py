@@ -10,6 +10,7 @@ gate          the message is made while the ledger is asked
 within        reserved in the caller's own transaction
 times         how long a call waits, the ways Celery writes it
 message       what is kept of a call, and the headers that go with it
+routing       where a message goes, and the name of its queue
 call          one delivery, as `execution` sees it                                       EXECUTE
 replacing     a task that is part of what replaces it
 replaying     a message whose job has ended: what Celery is told of it

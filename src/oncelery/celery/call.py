@@ -18,6 +18,7 @@ from celery.states import STARTED
 from kombu.exceptions import EncodeError
 
 from oncelery.celery.message import (
+    ALIAS,
     DIGEST,
     FOLLOWS,
     JOB,
@@ -31,7 +32,8 @@ from oncelery.celery.message import (
     writable,
     write,
 )
-from oncelery.celery.publishing import queue_label
+from oncelery.celery.publishing import retention_of
+from oncelery.celery.routing import queue_label
 from oncelery.celery.time_limits import exposed, held_back
 from oncelery.celery.times import delay_until
 from oncelery.codec import escaped
@@ -94,12 +96,12 @@ class TaskCall:
         told = request.headers or {}
         key, apart = told.get(KEY), told.get(JOB)
         if key:
-            digest, scope, notify = told.get(DIGEST, ""), told.get(SCOPE, ""), told.get(NOTIFY, "")
-            follows = told.get(FOLLOWS, "")
+            alias, digest, follows = told.get(ALIAS, ""), told.get(DIGEST, ""), told.get(FOLLOWS, "")
+            scope, notify = told.get(SCOPE, ""), told.get(NOTIFY, "")
         else:
             # Sent by code that does not know the ledger.
             found = task.identity.of(args, kwargs, namespace=task.oncelery.namespace, task_id=apart or request.id)
-            key, digest, scope, notify = found.key, "", found.scope, policy.notify
+            key, alias, digest, scope, notify = found.key, "", "", found.scope, policy.notify
             root = request.root_id if request.root_id != request.id else None
             follows = follows_of(root, request.parent_id, request.group)
         #: Whether nobody has looked yet whose the task id is.
@@ -110,6 +112,7 @@ class TaskCall:
         return Submission(
             id=apart or job_id_of(task, request.id, request.replaced_task_nesting),
             key=key,
+            alias=alias,
             digest=digest,
             follows=follows,
             scope=scope,
@@ -118,7 +121,7 @@ class TaskCall:
                 delivery.get("routing_key") or task.app.amqp.default_queue.name, delivery.get("priority")
             ),
             caller=request.origin or "",
-            retention=policy.retention,
+            retention=retention_of(task, named=bool(digest and not alias)),
             history=policy.history,
             durability=policy.durability,
         )
@@ -128,7 +131,7 @@ class TaskCall:
         request, follows = self.request, self.submission.follows
         apart = job_id_of(self.task, request.id, request.replaced_task_nesting, follows)
         told = {**(request.headers or {}), JOB: apart}
-        if KEY in told and self.task.policy.key is TASK_ID and not self.submission.digest:
+        if KEY in told and self.task.policy.key is TASK_ID and not self.submission.key_digest:
             namespace, scope = self.task.oncelery.namespace, self.submission.scope
             found = self.task.identity.of(self._args, self._kwargs, namespace=namespace, task_id=apart, scope=scope)
             told[KEY] = found.key

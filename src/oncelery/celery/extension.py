@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
 from weakref import WeakSet
 
 from celery import Celery
+from celery.utils import uuid
 from celery.utils.objects import FallbackContext
 from celery.utils.text import match_case
 from msgspec.structs import replace
@@ -26,7 +27,7 @@ from oncelery.celery.keeper import Keeper
 from oncelery.celery.made_once import made_once
 from oncelery.celery.message import NOTIFY, Message, shown
 from oncelery.celery.mirror import Mirror
-from oncelery.celery.publishing import publish_again, sent_as, tell_cancelled
+from oncelery.celery.publishing import Publication, publish_again, sent_as, tell_cancelled
 from oncelery.celery.reading import Reading
 from oncelery.celery.recommended import recommend
 from oncelery.celery.reconnecting import Reconnecting
@@ -35,7 +36,7 @@ from oncelery.celery.task import IdempotentTask
 from oncelery.errors import ConfigurationError, RevivalError
 from oncelery.fingerprint import KeyChoice, Paths
 from oncelery.heartbeat import Heartbeat
-from oncelery.job import Durability, Job, OnDuplicate
+from oncelery.job import Durability, Job, OnDuplicate, Submission
 from oncelery.ledger import Ledger
 from oncelery.operations.dead_letters import DeadLetters
 from oncelery.operations.duplicates import Duplicates
@@ -59,6 +60,9 @@ MARKING = frozenset({"amqp", "redis", "memory"})
 #: What may be given to `send_task` without a name, in this order.
 _POSITIONAL = tuple(inspect.signature(Celery.send_task).parameters)[2:]
 _ITS_OWN = frozenset({"task_type", "result_cls"})
+
+#: Options of a message that go with its id: those of another task which it replaced under that id.
+_OF_ONE_ID = frozenset({"task_id", "replaced_task_nesting"})
 
 
 class Oncelery:
@@ -324,7 +328,7 @@ class Oncelery:
             self.callbacks.expect(job.id, notify, again=True)
         publish_again(self, job)
 
-    def _rewrite(self, job: Job, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> tuple[bytes, str]:
+    def _rewrite(self, job: Job, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> bytes | Submission:
         corrected = args is not None or kwargs is not None
         message = Message.unpack(self.app, job.body or b"")
         # Whoever corrects a call has seen it without its secrets.
@@ -339,15 +343,34 @@ class Oncelery:
             raise RevivalError(f"this process does not know the task {message.task!r}: import its module, or let it be")
         if task is not None and task.typing:
             task.__header__(*message.args, **message.kwargs)
-        key = job.key
         if isinstance(task, IdempotentTask) and (corrected or job.scope):
             # Corrected or not, it stays what its tenant may ask for.
             found = task.identity.of(
                 message.args, message.kwargs, namespace=self.namespace, task_id=job.id, scope=job.scope
             )
             # A digest tells of a key that the caller chose, which no arguments change.
-            key = found.key if corrected and not job.digest else key
-        return message.pack(self.app), key
+            if corrected and not job.digest and found.key != job.key:
+                return self._other_work(task, message, job)
+        return message.pack(self.app)
+
+    def _other_work(self, task: IdempotentTask, message: Message, job: Job) -> Submission:
+        """Offer a corrected call under its new key and a new id, with all that was asked for beside its arguments."""
+        options = {name: value for name, value in message.options.items() if name not in _OF_ONE_ID}
+        if "argsrepr" in options:
+            seen = self.reading.shown(task.name, message.args, message.kwargs)
+            most = self.app.amqp.argsrepr_maxsize
+            options |= {"argsrepr": repr(seen.args)[:most], "kwargsrepr": repr(seen.kwargs)[:most]}
+        call = Publication(
+            task=task,
+            args=message.args,
+            kwargs=message.kwargs,
+            task_id=uuid(),
+            options=options,
+            scope=job.scope,
+            caller=job.caller,
+            notify=(options.get("headers") or {}).get(NOTIFY, ""),
+        )
+        return call.prepared()[1]
 
     def doctor(self, *, ignore: Collection[str] = ()) -> tuple[Finding, ...]:
         """Look at app, broker, store and workers; tell what is wrong, why, and the line that mends it, errors first."""

@@ -18,9 +18,12 @@ from kombu.serialization import dumps, loads, prepare_accept_content, registry
 from kombu.utils.encoding import str_to_bytes
 from msgspec import Struct
 
+from oncelery.fingerprint import Fingerprint
+
 #: The headers that tell the worker of a job: its key, and some that few messages have.
 KEY = "oncelery_key"
 DIGEST = "oncelery_digest"
+ALIAS = "oncelery_alias"
 SCOPE = "oncelery_scope"
 NOTIFY = "oncelery_notify"
 #: That this message may be one too many; and how often it was put aside.
@@ -31,7 +34,7 @@ ASKED = "oncelery_asked"
 #: What it follows in a canvas; and the id of its job, where its task id is taken. Empty: the worker has to find out.
 FOLLOWS = "oncelery_follows"
 JOB = "oncelery_job"
-HEADERS = frozenset({KEY, DIGEST, SCOPE, NOTIFY, RESENT, PARKED, ASKED, FOLLOWS, JOB})
+HEADERS = frozenset({KEY, DIGEST, ALIAS, SCOPE, NOTIFY, RESENT, PARKED, ASKED, FOLLOWS, JOB})
 
 #: The content type of most that is kept.
 JSON = "application/json"
@@ -115,6 +118,14 @@ def job_id_of(task: Any, task_id: str, replaced: int | None, follows: str = "") 
 def job_id_in(headers: Mapping[str, Any], task: Any) -> str:
     """Read the id of a message's job from its headers."""
     return headers.get(JOB) or job_id_of(task, headers["id"], headers.get("replaced_task_nesting"))
+
+
+def headers_of(found: Fingerprint, digest: str, notify: str, given: Mapping[str, Any], **more: str) -> dict[str, Any]:
+    """Return the headers of a call's message: those that were given, and ours."""
+    told = {KEY: found.key, ALIAS: found.alias, DIGEST: digest, SCOPE: found.scope, NOTIFY: notify, **more}
+    # Those that were given may be those of another message, which the caller passes on.
+    kept = {name: value for name, value in given.items() if name not in HEADERS}
+    return kept | {name: value for name, value in told.items() if value}
 
 
 def write(value: object, serializer: str) -> bytes:

@@ -16,26 +16,14 @@ from msgspec.structs import replace
 from oncelery.answers import Cancelled, Existing, Reserved
 from oncelery.celery.gate import Gate, NotToBeSent
 from oncelery.celery.identifying import identify
-from oncelery.celery.message import (
-    ASKED,
-    DIGEST,
-    FOLLOWS,
-    HEADERS,
-    JOB,
-    KEY,
-    NOTIFY,
-    RESENT,
-    SCOPE,
-    Message,
-    follows_of,
-    job_id_of,
-)
+from oncelery.celery.message import ASKED, FOLLOWS, JOB, RESENT, Message, follows_of, headers_of, job_id_of
 from oncelery.celery.reading import outcome_of
+from oncelery.celery.routing import ROUTED, queue_label
 from oncelery.celery.successors import is_successor
 from oncelery.celery.times import delay_of, instant, whole
 from oncelery.errors import DuplicateTaskError, IdTakenError, StoreUnavailableError
 from oncelery.failpoints import failpoint
-from oncelery.job import NO_TIME, NOT_PUBLISHED, Job, OnDuplicate, State, Submission
+from oncelery.job import ALIAS_RETENTION, NO_TIME, NOT_PUBLISHED, Job, OnDuplicate, State, Submission
 from oncelery.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -46,6 +34,9 @@ _logger = logging.getLogger("oncelery")
 
 #: How long a job that somebody is to be told of stays readable at least: its call-back may be long under way.
 TOLD_WITHIN = timedelta(days=2)
+
+#: The option of `apply_async` that brings a key apart to its `Publication`; it goes no further.
+APART = "oncelery_apart"
 
 #: What makes a call part of a canvas, whose ids are fixed before it is published.
 _CANVAS = ("chain", "chord", "group_id", "link", "link_error", "parent_id", "replaced_task_nesting")
@@ -59,9 +50,12 @@ class Publication(Struct, frozen=True, kw_only=True):
     kwargs: Mapping[str, Any]
     task_id: str
     options: dict[str, Any]
+    #: What the caller calls this request: the alias of its job, or the key of a task that declares none.
     idempotency_key: str | None = None
     #: What is to be done if the work is there.
     chosen: OnDuplicate = OnDuplicate.JOIN
+    #: The key in the place of the task's own, for what takes the place of a job of that (see replacing.py).
+    apart: str = ""
     #: For whom the call is made, where that is known from elsewhere than its arguments.
     scope: str = ""
     #: Who submits, in the audit; empty: this app.
@@ -70,8 +64,8 @@ class Publication(Struct, frozen=True, kw_only=True):
     notify: str = ""
     #: Whether the id was there before the call: somebody may wait for a result under it.
     promised: bool = False
-    #: The id of its job, where that is known and not its task id: another call has that.
-    apart: str = ""
+    #: The id of its job, where that is not its task id because another call has that.
+    own_id: str = ""
     #: The options that say where its message goes, once that is known.
     destination: dict[str, Any] = {}
 
@@ -88,7 +82,7 @@ class Publication(Struct, frozen=True, kw_only=True):
     @property
     def job_id(self) -> str:
         """The id of the job that this call would be."""
-        return self.apart or job_id_of(self.task, self.task_id, self.options.get("replaced_task_nesting"))
+        return self.own_id or job_id_of(self.task, self.task_id, self.options.get("replaced_task_nesting"))
 
     @property
     def follows(self) -> str:
@@ -99,14 +93,26 @@ class Publication(Struct, frozen=True, kw_only=True):
     def set_apart(self) -> Publication:
         """Give the call a job id that follows from its task id, which another call has, and from what it follows."""
         nesting = self.options.get("replaced_task_nesting")
-        return replace(self, apart=job_id_of(self.task, self.task_id, nesting, self.follows))
+        return replace(self, own_id=job_id_of(self.task, self.task_id, nesting, self.follows))
 
     @property
     def on_duplicate(self) -> OnDuplicate:
         """What is done if the work is there; a canvas neither fails for it, nor is its message any other job's."""
+        if self._is_named:
+            # Nobody else has this key: what finds a job under it is the same request, sent again.
+            return OnDuplicate.JOIN
         if self.in_canvas and self.chosen is not OnDuplicate.REPLACE:
             return OnDuplicate.JOIN
         return self.chosen
+
+    @property
+    def _is_named(self) -> bool:
+        """Whether the caller's name for the request is the key, too."""
+        return self.idempotency_key is not None and self.task.policy.key is None
+
+    def rejected_by(self, answer: Existing) -> bool:
+        """Whether the task refuses this duplicate of a live job; a request that is sent again is none."""
+        return answer.job.state.live and not answer.repeated and self.on_duplicate is OnDuplicate.REJECT
 
     def answered_by(self, job: Job) -> bool:
         """Whether the caller can be given that job in place of one of its own."""
@@ -149,15 +155,13 @@ class Publication(Struct, frozen=True, kw_only=True):
             self.args,
             self.kwargs,
             idempotency_key=self.idempotency_key,
-            task_id=self.apart or self.task_id,
+            apart=self.apart,
+            task_id=self.own_id or self.task_id,
             scope=self.scope,
         )
-        digest, follows = found.digest if self.idempotency_key else "", self.follows
-        told = {KEY: found.key, DIGEST: digest, SCOPE: found.scope, NOTIFY: self.notify}
-        told |= {FOLLOWS: follows, JOB: self.apart}
-        # Those that were given may be those of another message, which the caller passes on.
-        given = {name: value for name, value in (self.options.get("headers") or {}).items() if name not in HEADERS}
-        headers = {**given, **{name: value for name, value in told.items() if value}}
+        digest, follows = found.digest if self.idempotency_key or self.apart else "", self.follows
+        given = self.options.get("headers") or {}
+        headers = headers_of(found, digest, self.notify, given, **{FOLLOWS: follows, JOB: self.own_id})
         call = replace(self, options={**self.options, "headers": headers})
         destination, queue = call.route()
         delay = delay_of(self.options)
@@ -167,6 +171,7 @@ class Publication(Struct, frozen=True, kw_only=True):
         return replace(call, destination=destination), Submission(
             id=self.job_id,
             key=found.key,
+            alias=found.alias,
             task=self.task.name,
             digest=digest,
             follows=follows,
@@ -175,7 +180,7 @@ class Publication(Struct, frozen=True, kw_only=True):
             queue=queue,
             caller=self.caller or once.caller,
             delay=delay,
-            retention=policy.retention,
+            retention=retention_of(self.task, named=self._is_named),
             history=max(policy.history, TOLD_WITHIN) if self.notify else policy.history,
             durability=policy.durability,
             quota=once.settings.quota_of(found.scope) if found.scope else None,
@@ -197,18 +202,6 @@ class Publication(Struct, frozen=True, kw_only=True):
         return destination, queue_label(queue if isinstance(queue, str) else queue.name, options.get("priority"))
 
 
-class Routed:
-    """The router of calls whose way is known."""
-
-    @staticmethod
-    def route(options: dict[str, Any], *_: object) -> dict[str, Any]:
-        """Leave it at that; but what is not said is not there, as Celery has it: a priority may be its parent's."""
-        return {name: value for name, value in options.items() if value is not None}
-
-
-ROUTED = Routed()
-
-
 def publish_once(publication: Publication) -> AsyncResult[Any]:
     """Reserve and publish; a duplicate is answered with the job that is there, by this process or by a worker."""
     task = publication.task
@@ -227,14 +220,14 @@ def publish_once(publication: Publication) -> AsyncResult[Any]:
             raise
         # It follows from a task that has done its work, so nobody would send it later. A worker tells the ledger of it.
         _logger.warning("%s is sent on before the ledger knows of it: %s", publication.task_id, error)
-        return marked(task.hand_to_celery(publication.with_headers({JOB: publication.apart})))
+        return marked(task.hand_to_celery(publication.with_headers({JOB: publication.own_id})))
     match answer:
         case Reserved(job):
             # Behind another, whose end publishes it; until then it would only be sent away.
             return marked(task.AsyncResult(job.id), job)
         case Existing(job) if publication.may_find_expired(job) and cancel_expired(once, job):
             return publish_once(publication)
-        case Existing(job) if job.state.live and publication.on_duplicate is OnDuplicate.REJECT:
+        case Existing(job) if publication.rejected_by(answer):
             raise DuplicateTaskError(key=job.key, job_id=job.id, state=job.state)
         case Existing(job) if not publication.answered_by(job):
             expect(publication, job)
@@ -377,7 +370,6 @@ def sent_as(app: Celery, job: Job) -> tuple[str, bool]:
     return told.get("task_id", job.id), told.get("ignore_result", task is not None and task.ignore_result)
 
 
-def queue_label(queue: str, priority: int | None) -> str:
-    """Name a queue and a priority in it: only messages of one label are served in order."""
-    # No priority and priority 0 are one: brokers treat them alike, and some turn one into the other.
-    return f"{queue}#{priority}" if priority else queue
+def retention_of(task: IdempotentTask, *, named: bool) -> timedelta:
+    """Return how long a completed job answers its key: where a request's name is the key, as long as an alias does."""
+    return max(task.policy.retention, ALIAS_RETENTION) if named else task.policy.retention

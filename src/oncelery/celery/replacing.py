@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from oncelery.celery.message import job_id_of
+from oncelery.celery.publishing import APART
 from oncelery.celery.successors import parts_of
 
 if TYPE_CHECKING:
@@ -37,8 +38,10 @@ def _key_apart(task: IdempotentTask, run: Run, part: Mapping[str, Any], place: s
     request = task.request
     found: Any = task.app.tasks.get(part["task"])
     nesting = request.replaced_task_nesting or 0
-    if not getattr(found, "guarded", False) or part["options"].get("idempotency_key"):
+    if not getattr(found, "guarded", False):
         return ""
+    if part["options"].get("idempotency_key") and found.policy.key is None:
+        return ""  # it has its own key
     if not nesting and found is not task:
         return ""
     try:
@@ -56,7 +59,7 @@ def _with_keys(part: Mapping[str, Any], apart: Mapping[str, str], place: str = "
     """Copy a canvas, which may be somebody's to use again, and write the keys into it."""
     copy = {**part, "options": dict(part["options"]), "kwargs": dict(part["kwargs"])}
     if place in apart:
-        copy["options"]["idempotency_key"] = apart[place]
+        copy["options"][APART] = apart[place]
     for field, number, one in parts_of(part):
         inside = _with_keys(one, apart, f"{place}/{field}/{number}")
         several = copy["kwargs"][field]

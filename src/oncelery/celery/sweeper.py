@@ -28,7 +28,8 @@ from oncelery.celery.call import failure_of
 from oncelery.celery.message import JSON, Message, readable_formats, typed
 from oncelery.celery.opening import fail_buried, open_watched
 from oncelery.celery.orphans import LOOK_EVERY, Orphans
-from oncelery.celery.publishing import publish_again, queue_label, tell_cancelled
+from oncelery.celery.publishing import publish_again, tell_cancelled
+from oncelery.celery.routing import queue_label
 from oncelery.errors import OnceleryError, StoreUnavailableError
 from oncelery.job import LAPSED, Job, Reason, State, Submission
 from oncelery.settlement import Bury

@@ -19,6 +19,7 @@ from oncelery.celery.declaring import check, refuse_in_call
 from oncelery.celery.gate import GATE, Gate
 from oncelery.celery.message import JOB, PARKED, writable, write
 from oncelery.celery.publishing import (
+    APART,
     Publication,
     marked,
     publish_again,
@@ -206,10 +207,11 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
             args=args,
             kwargs=kwargs,
             options=options,
+            apart=options.pop(APART, ""),
             notify=self._notify(notify),
             chosen=Policy.of(on_duplicate=on_duplicate).on_duplicate if on_duplicate else self.policy.on_duplicate,
             # A retry goes on with the job of the message that it is a retry of.
-            apart=(options.get("headers") or {}).get(JOB, "") if options.get("retries") else "",
+            own_id=(options.get("headers") or {}).get(JOB, "") if options.get("retries") else "",
             **ours,
         )
 

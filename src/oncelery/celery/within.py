@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from oncelery.answers import Existing, Reserved
 from oncelery.celery.publishing import Publication, cancel_expired, existing, expect, marked
 from oncelery.errors import ConfigurationError, DuplicateTaskError
-from oncelery.job import Job, OnDuplicate, State
+from oncelery.job import Job, State
 from oncelery.sql.outbox import Outbox
 
 if TYPE_CHECKING:
@@ -35,13 +35,14 @@ def publish_within(publication: Publication, target: object) -> AsyncResult[Any]
 def _publish(publication: Publication, outbox: Outbox) -> AsyncResult[Any]:
     once = publication.task.oncelery
     publication, submission = publication.prepared()
-    match outbox.ledger.reserve(submission, on_duplicate=publication.on_duplicate):
+    answer = outbox.ledger.reserve(submission, on_duplicate=publication.on_duplicate)
+    match answer:
         case Reserved(job):
             expect(publication, job, ledger=outbox.ledger)
             return _to_be_published(publication, job, outbox)
         case Existing(job) if publication.may_find_expired(job) and cancel_expired(once, job, ledger=outbox.ledger):
             return _publish(publication, outbox)
-        case Existing(job) if job.state.live and publication.on_duplicate is OnDuplicate.REJECT:
+        case Existing(job) if publication.rejected_by(answer):
             raise DuplicateTaskError(key=job.key, job_id=job.id, state=job.state)
         case Existing(job):
             expect(publication, job, ledger=outbox.ledger)

@@ -127,7 +127,10 @@ def revive(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Queue dead letters again; needs -A. Exits with 1 if one of them stays what it is."""
+    """Queue dead letters again; needs -A. Exits with 1 if one of them stays what it is.
+
+    Corrected arguments that make another key are other work: a new job does it, and the dead letter is cancelled.
+    """
     query = Query(task=task, scope=scope, since=since)
     _refuse_unclear(job_ids, query, many=many)
     if (args is not None or kwargs is not None) and len(job_ids) != 1:
@@ -143,7 +146,7 @@ def revive(
     if args is None and kwargs is not None:
         told = {job_id: (fate, why + _hint(once, job_id, fate)) for job_id, (fate, why) in told.items()}
     _tell(target, query, told, as_json=as_json, dry_run=dry_run)
-    ctx.exit(any(fate != Fate.REVIVED for fate, _ in told.values()))
+    ctx.exit(any(fate not in (Fate.REVIVED, Fate.RESUBMITTED) for fate, _ in told.values()))
 
 
 @dead_letters.command()
@@ -199,7 +202,7 @@ def _tell(target: Target, query: Query, told: dict[str, tuple[Fate, str]], *, as
         print_json({job_id: {"fate": fate, "why": why} for job_id, (fate, why) in told.items()})
         return
     for job_id, (fate, why) in told.items():
-        would = "would be " if dry_run and fate in (Fate.REVIVED, Fate.DISCARDED) else ""
+        would = "would be " if dry_run and fate in (Fate.REVIVED, Fate.RESUBMITTED, Fate.DISCARDED) else ""
         click.echo(printable(f"{job_id}  {would}{fate}  {why}".rstrip()))
     if not told:
         click.echo(target.nothing("dead letters", query))

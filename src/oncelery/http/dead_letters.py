@@ -10,13 +10,13 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from oncelery.answers import Absent, Discarded, Existing, NotBuried, Revived
+from oncelery.answers import Absent, Discarded, Existing, NotBuried, Resubmitted, Revived
 from oncelery.http import problems as p
 from oncelery.http.audit import audited, tell
 from oncelery.http.auth import Caller
 from oncelery.http.body import Instant, read_as
 from oncelery.http.paging import Cursor, Limit, Moment, Word, page_of
-from oncelery.http.service import JobId, Service, answer_json, show_job
+from oncelery.http.service import JobId, Service, answer_json, jobs_url, show_job
 from oncelery.http.threads import Peers
 from oncelery.http.views import DeadLetterView, FatesView, JobPage, JobView, dead_letter_of
 from oncelery.job import DISCARDED, Job, State
@@ -160,8 +160,13 @@ def _add_reviving(router: APIRouter, service: Service) -> None:
         "/dead-letters/{job_id}/revive",
         tags=["dead letters"],
         summary="Revive a dead letter, with other arguments if need be",
+        description=(
+            "Arguments that make another key are other work: the dead letter is cancelled, and the answer is the new "
+            "job that is queued in its place. If a live or completed job has that key: 409, and the dead letter stays."
+        ),
         status_code=202,
         response_model=JobView,
+        response_description="The job that is queued; Location is where to find it",
         responses=p.documented(*_WRITING, p.INVALID_ARGUMENTS, p.NOT_BURIED, p.SUPERSEDED),
         openapi_extra=_takes(Correction),
     )
@@ -171,8 +176,9 @@ def _add_reviving(router: APIRouter, service: Service) -> None:
         how = "revive" if correction == Correction() else "revive with other arguments"
         do = partial(once.dead_letters.revive, job_id, args=correction.args, kwargs=correction.kwargs)
         match answer := await service.peers.act(audited, caller, how, job, do):
-            case Revived(job):
-                return show_job(once, job, status=202)
+            case Revived(job) | Resubmitted(job):
+                where = p.location_of(job.id, f"{jobs_url(request, 3)}/jobs")
+                return show_job(once, job, status=202, headers={"Location": where})
             case Existing(job):
                 detail = f"job {job.id} is or was doing this work, and is {job.state}"
                 raise p.ProblemError(p.SUPERSEDED, detail, job_id=job.id, state=job.state)

@@ -51,7 +51,7 @@ async def submit(
         task: A guarded task.
         args: Of the call, by place.
         kwargs: Of the call, by name.
-        idempotency_key: The caller's key: `Depends(idempotency_key)`.
+        idempotency_key: What the caller calls this request: `Depends(idempotency_key)`. The task's `key=` still holds.
         scope: The tenant for whom the call is made; keys of different tenants never meet.
         caller: Who submits, in the audit.
         request: The request, whose trace goes on in the task.

@@ -12,9 +12,9 @@ from typing import Any, Protocol, Unpack, assert_never
 
 from msgspec.structs import replace
 
-from oncelery.answers import Absent, DiscardAnswer, Discarded, Existing, NotBuried, ReviveAnswer, Revived
+from oncelery.answers import Absent, DiscardAnswer, Discarded, Existing, NotBuried, Resubmitted, ReviveAnswer, Revived
 from oncelery.errors import OnceleryError, RevivalError, StoreUnavailableError
-from oncelery.job import Job, Page, Query, State
+from oncelery.job import Job, Page, Query, State, Submission
 from oncelery.ledger import Ledger
 from oncelery.operations.queries import Filters, each, query_of
 
@@ -27,8 +27,8 @@ _logger = logging.getLogger("oncelery")
 class Rewrite(Protocol):
     """Writes the body of a dead letter for its new life."""
 
-    def __call__(self, job: Job, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> tuple[bytes, str]:
-        """Write it with other arguments, if any are given, and give the key of the work that it then is.
+    def __call__(self, job: Job, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> bytes | Submission:
+        """Write it with other arguments, if any are given; as a submission if these make it other work.
 
         Raises if it cannot be read, or not be called like this.
         """
@@ -39,6 +39,8 @@ class Fate(StrEnum):
 
     #: It is queued again.
     REVIVED = "revived"
+    #: Its corrected arguments are other work, which is queued as a new job in its place.
+    RESUBMITTED = "resubmitted"
     #: It has ended for good.
     DISCARDED = "discarded"
     #: It stays: another job of its key is or was doing the work.
@@ -97,8 +99,10 @@ class DeadLetters:
     ) -> ReviveAnswer:
         """Queue a dead letter again and publish it at once; with `args` or `kwargs`, corrected by these.
 
-        Its key stays what it was; but arguments with which it would be the work of another job, that is live or done,
-        are answered with that one. Attempts and retries start anew, and it expires no more; finished steps are kept.
+        Attempts and retries start again from zero, and it no longer expires; finished steps are kept. Arguments that
+        make another key are other work: the dead letter is cancelled and a new job, with a new id and no steps, is
+        queued in its place, in one step (Resubmitted). If a live or completed job has that key, that one is the answer
+        (Existing), and the dead letter stays.
 
         Raises:
             RevivalError: its call cannot be read, or does not fit its task; it stays what it is.
@@ -106,11 +110,12 @@ class DeadLetters:
         job = self._dead(job_id)
         if not isinstance(job, Job):
             return job
-        body = self._rewritten(job, args, kwargs)
-        if isinstance(body, Existing):
-            return body
-        answer = self._ledger.revive(job_id, body=body)
-        if isinstance(answer, Revived):
+        written = self._rewritten(job, args, kwargs)
+        if isinstance(written, Submission):
+            answer = self._ledger.revive(job_id, submission=written)
+        else:
+            answer = self._ledger.revive(job_id, body=written)
+        if isinstance(answer, Revived | Resubmitted):
             self._send(answer.job)
         return answer
 
@@ -167,10 +172,10 @@ class DeadLetters:
             return Absent()
         return job if job.state is State.BURIED else NotBuried(job)
 
-    def _rewritten(self, job: Job, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> bytes | Existing:
-        """Write the body for its new life; or name the job whose work it would then be."""
+    def _rewritten(self, job: Job, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> bytes | Submission:
+        """Write the body for its new life, or the submission of the work that it would then be."""
         try:
-            body, key = self._rewrite(job, args, kwargs)
+            return self._rewrite(job, args, kwargs)
         except OnceleryError:
             raise
         except Exception as error:
@@ -178,9 +183,6 @@ class DeadLetters:
             if not isinstance(error, TypeError):
                 _logger.exception("could not revive job %s", job.id)
             raise RevivalError(f"{type(error).__name__}: {error}", key=job.key, job_id=job.id) from error
-        if key != job.key and (rival := self._ledger.last(key)) and _keeps_key(rival):
-            return Existing(rival)
-        return body
 
     def _rehearsal(
         self, args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None
@@ -198,13 +200,15 @@ class DeadLetters:
         job = self._dead(job_id)
         if not isinstance(job, Job):
             return job
-        body = self._rewritten(job, args, kwargs)
-        if isinstance(body, Existing):
-            return body
-        keeper = revived.get(job.key) or self._ledger.last(job.key)
+        written = self._rewritten(job, args, kwargs)
+        key = written.key if isinstance(written, Submission) else job.key
+        keeper = revived.get(key) or self._ledger.last(key)
         if keeper and keeper.id != job.id and _keeps_key(keeper):
             return Existing(keeper)
-        revived[job.key] = replace(job, state=State.QUEUED)
+        if isinstance(written, Submission):
+            # It has no id yet: that comes with the act.
+            return Resubmitted(replace(written, id="").accepted(datetime.now(UTC)))
+        revived[key] = replace(job, state=State.QUEUED)
         return Revived(job)
 
     def _send(self, job: Job) -> None:
@@ -241,6 +245,8 @@ def fate_of(answer: ReviveAnswer | DiscardAnswer) -> tuple[Fate, str]:
     match answer:
         case Revived():
             return Fate.REVIVED, ""
+        case Resubmitted(job):
+            return Fate.RESUBMITTED, f"as {f'job {job.id}' if job.id else 'a new job'}: the arguments make another key"
         case Discarded():
             return Fate.DISCARDED, ""
         case Existing(job):

@@ -61,8 +61,12 @@ class Store(Protocol):
 
         - The id is known: Reserved again if that job is still queued and has never begun; Mismatched if it has
           another key; else Existing.
+        - The alias is known, and its job is live, or completed no longer ago than its retention, `ALIAS_RETENTION` at
+          least, within its history: Mismatched if both have a digest and they differ; else Existing, `repeated`.
+          Both are counted as a duplicate, whatever `on_duplicate` says.
         - The key's last job is live, or completed and within retention:
-          Mismatched if both have a digest and they differ; else Existing, counted as a duplicate.
+          Mismatched if both have a digest and they differ; else Existing, counted as a duplicate. (The digest of a
+          submission with an alias is the alias's: it is neither compared here nor kept with the job.)
           `trail` and `replace` compare no digests with a live job (their point is a newer payload):
           `trail`: a job that has never begun takes over the new body and digest; behind one that has begun, the new
           submission is accepted as a queued job that waits `behind` it, or gives its body to the one already waiting.
@@ -70,6 +74,8 @@ class Store(Protocol):
           `replace`: a queued job is cancelled with reason "replaced" and the new one accepted; a running one is joined,
           and so is a queued one that another waits behind: it was running before, and that other is the newer one.
         - Otherwise (absent, past retention, buried, cancelled) a new job is accepted, queued.
+        The alias is bound, with its digest, to the job that was accepted or is Existing; but not to a live one that
+        `reject` keeps the caller from. A job has `ALIASES_KEPT` of them at most; they go when it goes.
         Before any is accepted (but not in the place of one that is replaced) the submission's quota is looked at, in
         the same step: with `max_active` queued and running jobs of its scope: Full. With `per_minute`, each accepted
         job takes a minute's part of the scope's time, which may be a minute ahead; if it would be more: Full, with how
@@ -97,10 +103,11 @@ class Store(Protocol):
         - the limits: more than `max_crashes` crashes and lapses: buried as "crashed". `hold`, and a run of this job
           was cut short: buried as "outcome unknown". Both answer Buried.
         - completed or buried: Finished, counted. Cancelled: Cancelled.
-        By key, when the id is unknown: the key's last job is live: Busy, or completed and within retention: Finished,
-        both counted, or Mismatched if both have a digest and they differ. Else it is accepted and granted at once if
-        the submission has a body, and Absent if its body is None. (A lapsed run of a job with an empty body ends
-        here as cancelled, "lapsed", and does not keep its key.)
+        By alias and then by key, when the id is unknown: the alias's job (see `reserve`) or the key's last job is live:
+        Busy, or completed and within retention: Finished, both counted, or Mismatched if both have a digest and they
+        differ. Else it is accepted, its alias is bound to it, and it is granted at once if the submission has a body;
+        Absent if its body is None. (A lapsed run of a job with an empty body ends here as cancelled, "lapsed", and
+        does not keep its key.)
 
         A grant, or Later, resets what `received` has noted and counted. `recovered` means that a run of this job was
         cut short, by a crash, a lapse or a handback, since it was accepted or revived: its effect may have happened.
@@ -140,12 +147,17 @@ class Store(Protocol):
     def withdraw(self, job_id: str, *, reason: str) -> CancelAnswer | Existing:
         """Cancel a job as `cancel` does, but leave a live one as it is that has answered a duplicate: Existing."""
 
-    def revive(self, job_id: str, *, body: bytes | None = None) -> ReviveAnswer:
-        """Queue a buried job again, with another body if one is given.
+    def revive(self, job_id: str, *, body: bytes | None = None, submission: Submission | None = None) -> ReviveAnswer:
+        """Queue a buried job again, with another body if one is given; or a `submission` in its place.
 
         Attempts, crashes and receipts start anew, and it waits behind no other; steps and `past` stay, the run that
         buried it goes there too, and the fence is no lower than that of the key's last job. Existing if its key has
         meanwhile another job that is live, or completed and within retention: the work is or was being done.
+
+        A `submission` is what a corrected body makes under another key. The buried job ends as cancelled, with the
+        reason "revived as " and the new id, and the submission is accepted, in one step: Resubmitted. It has neither
+        steps nor past, and its quota is not looked at. Existing, and nothing changes, if its key has a job that is
+        live, or completed and within retention, or if its id is known.
         """
 
     def discard(self, job_id: str) -> DiscardAnswer:

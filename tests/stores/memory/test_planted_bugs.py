@@ -19,9 +19,12 @@ from oncelery.job import EPOCH, Job, Lease, State, Submission
 from oncelery.settlement import Complete, Settlement
 from oncelery.stores import open_store
 from oncelery.stores.memory import store as store_module
+from oncelery.stores.memory import submissions as submissions_module
+from oncelery.stores.memory.audit import Audit
 from oncelery.stores.memory.entry import Entry
 from oncelery.stores.memory.shelf import Shelf
 from oncelery.stores.memory.store import MemoryStore, atomic
+from oncelery.stores.memory.submissions import Submissions
 from oncelery.testing.conformance import Opener, StoreConformance
 from stores.planting import first_false_sentence
 
@@ -290,7 +293,12 @@ def an_amended_body_does_not_reach_the_worker(original: Original, entry: Entry, 
 
 
 @bug(MemoryStore, "revive")
-def a_revival_ignores_a_newer_job(_: Original, store: MemoryStore, job_id: str, *, body: bytes | None = None) -> object:
+def a_revival_ignores_a_newer_job(
+    original: Original, store: MemoryStore, job_id: str, *, body: bytes | None = None, **other: Any
+) -> object:
+    if other:
+        return original(store, job_id, body=body, **other)
+
     @atomic
     def careless(store: MemoryStore, now: datetime) -> a.ReviveAnswer:
         entry = store._shelf.readable(now, job_id)
@@ -350,16 +358,109 @@ def a_steps_last_value_stays(
         entry.job = replace(entry.job, steps={**entry.job.steps, step[0]: step[1]})
 
 
-@bug(store_module, "_payloads_differ")
-def another_payload_gets_the_result(_: Original, _submission: Submission, _job: Job) -> bool:
+@bug(submissions_module, "differ")
+def another_payload_gets_the_result(_: Original, _one: str, _other: str) -> bool:
     return False
 
 
-@bug(MemoryStore, "_answer")
+@bug(store_module, "differ")
+def another_payload_is_run_as_a_duplicate(_: Original, _one: str, _other: str) -> bool:
+    return False
+
+
+@bug(Audit, "answer")
 def duplicates_are_not_counted(
-    _: Original, _store: MemoryStore, _now: datetime, entry: Entry, _offer: Submission, _answer: object
+    _: Original, _audit: Audit, _now: datetime, entry: Entry, _offer: Submission, _answer: object
 ) -> Job:
     return entry.job
+
+
+# Aliases
+
+
+@bug(Shelf, "named")
+def an_alias_is_forgotten(_: Original, _shelf: Shelf, _now: datetime, _alias: str) -> None:
+    return None
+
+
+@bug(Shelf, "named")
+def the_payload_of_an_alias_is_not_compared(original: Original, *args: Any) -> object:
+    named = original(*args)
+    return named and (named[0], "")
+
+
+BUGS["another payload under another alias is refused"] = lambda patch: patch.setattr(
+    Submission, "key_digest", property(lambda offer: offer.digest)
+)
+
+
+@bug(Shelf, "bind")
+def an_alias_is_bound_to_a_new_job_only(original: Original, shelf: Shelf, offer: Submission, job_id: str) -> None:
+    if offer.id == job_id:
+        original(shelf, offer, job_id)
+
+
+@bug(Shelf, "bind")
+def a_job_has_any_number_of_aliases(_: Original, shelf: Shelf, offer: Submission, job_id: str) -> None:
+    if offer.alias:
+        shelf._aliases[offer.alias] = job_id, offer.digest
+
+
+@bug(Shelf, "bind")
+def an_alias_stays_with_a_job_that_failed(original: Original, shelf: Shelf, offer: Submission, job_id: str) -> None:
+    if offer.alias not in shelf._aliases:
+        original(shelf, offer, job_id)
+
+
+@bug(Submissions, "_reserve_by_key")
+def a_rejected_request_is_bound_to_the_job_in_its_way(
+    original: Original, those: Submissions, now: datetime, offer: Submission, how: object
+) -> object:
+    answer = original(those, now, offer, how)
+    if isinstance(answer, a.Existing):
+        those._shelf.bind(offer, answer.job.id)
+    return answer
+
+
+@bug(Entry, "answers_alias")
+def an_alias_is_answered_no_longer_than_the_key(_: Original, entry: Entry, now: datetime) -> bool:
+    return entry.job.keeps_key(now)
+
+
+@bug(Entry, "answers_alias")
+def an_alias_is_answered_with_a_failure(original: Original, entry: Entry, now: datetime) -> bool:
+    return original(entry, now) or entry.job.state in (State.BURIED, State.CANCELLED)
+
+
+@bug(Entry, "answers_alias")
+def an_alias_is_answered_past_the_history(original: Original, entry: Entry, now: datetime) -> bool:
+    return original(entry, now) or entry.job.state is State.COMPLETED
+
+
+@bug(Shelf, "forget")
+def aliases_outlive_their_job(original: Original, shelf: Shelf, job: Job) -> None:
+    aliases = shelf._aliases
+    original(shelf, job)
+    shelf._aliases = aliases
+
+
+# Other work in the place of a dead letter
+
+
+@bug(Submissions, "resubmit")
+def other_work_ignores_the_job_of_its_key(
+    _: Original, those: Submissions, now: datetime, letter: Entry, offer: Submission
+) -> object:
+    letter.discard(now, f"revived as {offer.id}")
+    return a.Resubmitted(those._shelf.accept(now, offer).job)
+
+
+@bug(Submissions, "resubmit")
+def a_dead_letter_stays_beside_what_takes_its_place(
+    _: Original, those: Submissions, now: datetime, _letter: Entry, offer: Submission
+) -> object:
+    keeper = those._shelf.keeper(now, offer.key)
+    return a.Existing(keeper.job) if keeper else a.Resubmitted(those._shelf.accept(now, offer).job)
 
 
 @bug(store_module, "_position")

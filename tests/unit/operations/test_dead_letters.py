@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -14,6 +15,7 @@ from oncelery.job import DISCARDED, Cause, Reason, State
 from oncelery.operations.dead_letters import Fate, Item
 from oncelery.settlement import Bury, Release
 from oncelery.testing.clock import FakeClock
+from operations.conftest import charge
 from operations.submissions import POLICY, begin, bury, job, submission
 
 
@@ -55,27 +57,46 @@ def test_a_revived_dead_letter_is_published_at_once(once: Oncelery, published: l
 def test_a_revived_dead_letter_really_reaches_the_broker(once: Oncelery) -> None:
     bury(once, submission(1))
 
-    once.dead_letters.revive("job-1", kwargs={"amount": 7})
+    once.dead_letters.revive("job-1")
 
     with once.app.connection_for_read() as connection:
         message = connection.SimpleQueue("orders").get(block=False)
     assert message.headers["id"] == "job-1"
-    assert message.payload[:2] == [["o-1"], {"amount": 7}]
+    assert message.payload[:2] == [["o-1"], {}]
 
 
 def test_corrected_arguments_reach_the_message_and_the_ledger(
     once: Oncelery, published: list[tuple[str, object]]
 ) -> None:
-    bury(once, submission(1))
+    pay = once.task(charge, name="shop.pay", key="order_id", shared=False)
+    key = pay.identity.of(("o-1",), namespace=once.namespace).key
+    bury(once, replace(submission(1, task="shop.pay"), key=key))
 
-    once.dead_letters.revive("job-1", args=["o-9"], kwargs={"amount": 2})
+    once.dead_letters.revive("job-1", args=["o-1"], kwargs={"amount": 2})
 
-    shown = {"argsrepr": "('o-9',)", "kwargsrepr": "{'amount': 2}"}
-    assert published == [("job-1", (["o-9"], {"amount": 2}, shown))]
+    shown = {"argsrepr": "('o-1',)", "kwargsrepr": "{'amount': 2}"}
+    assert published == [("job-1", (["o-1"], {"amount": 2}, shown))]
     granted = once.ledger.begin(submission(1), POLICY)
     assert isinstance(granted, a.Granted)
     message = Message.unpack(once.app, granted.body or b"")
-    assert (message.args, message.kwargs) == (("o-9",), {"amount": 2})
+    assert (message.args, message.kwargs) == (("o-1",), {"amount": 2})
+
+
+def test_corrected_arguments_of_another_key_are_published_as_another_job(
+    once: Oncelery, published: list[tuple[str, object]]
+) -> None:
+    bury(once, submission(1, task_id="root", replaced_task_nesting=1, expires="2020-01-01T00:00:00+00:00"))
+    seen: list[Event] = []
+    once.ledger.events.subscribe(seen.append)
+
+    answer = once.dead_letters.revive("job-1", args=["o-9"])
+
+    assert isinstance(answer, a.Resubmitted)
+    assert published == [(answer.job.id, (["o-9"], {}, {"headers": {"oncelery_key": answer.job.key}}))]
+    assert [(event.decision, event.job_id) for event in seen] == [("revived", answer.job.id)]
+    assert (job(once, 1).state, job(once, 1).reason) == (State.CANCELLED, f"revived as {answer.job.id}")
+    task: Any = once.app.tasks["shop.charge"]
+    assert answer.job.key == task.identity.of(("o-9",), namespace=once.namespace).key
 
 
 def test_arguments_that_the_task_does_not_take_leave_the_dead_letter_as_it_is(

@@ -14,7 +14,17 @@ from urllib.parse import quote_plus
 import msgspec
 from kombu.exceptions import OperationalError
 
-from oncelery.answers import Absent, Cancelled, Discarded, Existing, Finished, NotBuried, Requested, Revived
+from oncelery.answers import (
+    Absent,
+    Cancelled,
+    Discarded,
+    Existing,
+    Finished,
+    NotBuried,
+    Requested,
+    Resubmitted,
+    Revived,
+)
 from oncelery.http.audit import audited, tell
 from oncelery.http.auth import Caller
 from oncelery.http.body import LARGEST
@@ -33,6 +43,7 @@ NOTICES: Final[Mapping[str, str]] = MappingProxyType(
         "cancelled": "The job is cancelled.",
         "requested": "The job was asked to end; its run sees that at its next heartbeat at the latest.",
         "revived": "The dead letter is queued again.",
+        "resubmitted": "These arguments make another key: this new job does the work, the dead letter is cancelled.",
         "discarded": "The dead letter is discarded: nothing of it will run.",
     }
 )
@@ -163,6 +174,8 @@ def _revive(desk: Desk, caller: Caller, job: Job, form: Form) -> Shown:
     match answer:
         case Revived():
             raise ElsewhereError(job.id, "revived")
+        case Resubmitted(other):
+            raise ElsewhereError(other.id, "resubmitted")
         case Existing(other):
             return Shown(template="moved.html", values={"act": "revive", "job": job, "other": other}, status=409)
         case NotBuried(now):

@@ -6,7 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from oncelery.job import Answer, Duplicate, DuplicateCount, Job, Page
+from msgspec.structs import replace
+
+from oncelery.job import Answer, Duplicate, DuplicateCount, Job, Page, Submission
+from oncelery.stores.memory.entry import Entry
 
 
 class Audit:
@@ -15,10 +18,13 @@ class Audit:
     def __init__(self) -> None:
         self._noted: list[Duplicate] = []
 
-    def note(self, now: datetime, job: Job, caller: str, answer: Answer) -> None:
-        """Remember one answer."""
+    def answer(self, now: datetime, entry: Entry, submission: Submission, answer: Answer) -> Job:
+        """Count a duplicate on the job that answers it, and remember what it was answered."""
+        job = entry.job = replace(entry.job, duplicates=entry.job.duplicates + 1)
+        caller = submission.caller
         duplicate = Duplicate(at=now, job_id=job.id, task=job.task, scope=job.scope, caller=caller, answer=answer)
         self._noted.append(duplicate)
+        return job
 
     def page(self, cursor: str, limit: int, task: str, scope: str) -> Page[Duplicate]:
         """Answer the newest first; the cursor is the place of the last one in the list."""

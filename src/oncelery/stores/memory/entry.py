@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from oncelery.answers import Granted
 from oncelery.job import (
-    DISCARDED,
+    ALIAS_RETENTION,
     EPOCH,
     MICROSECOND,
     NO_TIME,
@@ -75,6 +75,12 @@ class Entry:
         """Whether the job is still to be shown: all but the finished ones past their history."""
         settled_at = self.job.settled_at
         return settled_at is None or self.job.state is State.BURIED or settled_at + self.history > now
+
+    def answers_alias(self, now: datetime) -> bool:
+        """Whether a request that is bound to this job gets it back."""
+        if self.job.state is not State.COMPLETED or self.job.settled_at is None:
+            return self.job.state.live
+        return self.readable(now) and self.job.settled_at + max(self.retention, ALIAS_RETENTION) > now
 
     def lapsed(self, now: datetime) -> bool:
         """Whether it is running under a lease that is over."""
@@ -253,12 +259,12 @@ class Entry:
         self.job = replace(self.job, reason=reason)
         self._end(now, State.CANCELLED)
 
-    def discard(self, now: datetime) -> None:
+    def discard(self, now: datetime, reason: str) -> None:
         """Buried to cancelled; what went before it or came after it has long gone on."""
         self.supersede()
         self.trail_id = ""
         self.job = replace(self.job, behind="")
-        self.cancel(now, DISCARDED)
+        self.cancel(now, reason)
 
     def receive(self, now: datetime, lease: timedelta | None) -> bool:
         """Note how a delivery goes before it leads to a run; whether it may be opened."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from oncelery.answers import Full
-from oncelery.job import EPOCH, LAPSED, Cause, Job, State, Submission
+from oncelery.job import ALIASES_KEPT, EPOCH, LAPSED, Cause, Job, State, Submission
 from oncelery.stores.memory.entry import Entry
 
 MINUTE = timedelta(minutes=1)
@@ -17,6 +17,8 @@ class Shelf:
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}
         self._last: dict[str, str] = {}
+        #: The job of each alias, and the digest that it was bound with.
+        self._aliases: dict[str, tuple[str, str]] = {}
         self._watermarks: dict[str, datetime] = {}
         self._paces: dict[str, datetime] = {}
 
@@ -34,6 +36,18 @@ class Shelf:
         entry = self.entries.get(self._last.get(key, ""))
         return entry if entry and entry.job.keeps_key(now) else None
 
+    def named(self, now: datetime, alias: str) -> tuple[Entry, str] | None:
+        """Find the job that a request under this alias gets back, and the digest of the alias."""
+        job_id, digest = self._aliases.get(alias, ("", ""))
+        entry = self.entries.get(job_id)
+        return (entry, digest) if entry and entry.answers_alias(now) else None
+
+    def bind(self, submission: Submission, job_id: str) -> None:
+        """Make the submission's alias, if it has one, a name of this job."""
+        others = sum(owner == job_id for owner, _ in self._aliases.values())
+        if submission.alias and others < ALIASES_KEPT:
+            self._aliases[submission.alias] = job_id, submission.digest
+
     def watermark(self, queue: str) -> datetime:
         """Tell when the job was sent that was sent last among those of a queue that have begun."""
         return self._watermarks.get(queue, EPOCH)
@@ -46,14 +60,14 @@ class Shelf:
     def accept(self, now: datetime, submission: Submission) -> Entry:
         """Put up a new job as the last one of its key."""
         entry = Entry.accept(submission, now, fence=self.fence(submission.key))
-        self._put(entry)
+        self._put(entry, submission)
         self.make_last(entry)
         return entry
 
     def accept_behind(self, now: datetime, front: Entry, submission: Submission) -> Entry:
         """Put up a new job that waits until another has ended."""
         entry = Entry.accept(submission, now, fence=front.job.fence, behind=front.job.id)
-        self._put(entry)
+        self._put(entry, submission)
         front.trail_id = submission.id
         return entry
 
@@ -79,11 +93,12 @@ class Shelf:
         """Forget times that are over."""
         self._paces = {scope: taken for scope, taken in self._paces.items() if taken > now}
 
-    def _put(self, entry: Entry) -> None:
+    def _put(self, entry: Entry, submission: Submission) -> None:
         past_history = self.entries.get(entry.job.id)
         if past_history:
             self.forget(past_history.job)
         self.entries[entry.job.id] = entry
+        self.bind(submission, entry.job.id)
 
     def fence(self, key: str) -> int:
         """Tell the fence that the last job of a key has reached."""
@@ -115,7 +130,8 @@ class Shelf:
         return self.ended(now, entry)
 
     def forget(self, job: Job) -> None:
-        """Take a job away; its key with it, if that stands for no newer one."""
+        """Take a job away, and its aliases; its key with it, if that stands for no newer one."""
         del self.entries[job.id]
+        self._aliases = {alias: bound for alias, bound in self._aliases.items() if bound[0] != job.id}
         if self._last.get(job.key) == job.id:
             del self._last[job.key]

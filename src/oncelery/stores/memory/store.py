@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from oncelery import answers as a
 from oncelery.job import (
     DEFAULT_NAMESPACE,
+    DISCARDED,
     NO_TIME,
     Answer,
     Cause,
@@ -36,6 +37,7 @@ from oncelery.stores.base import Clock
 from oncelery.stores.memory.audit import Audit
 from oncelery.stores.memory.entry import Entry
 from oncelery.stores.memory.shelf import Shelf
+from oncelery.stores.memory.submissions import Submissions, differ
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -63,53 +65,17 @@ class MemoryStore:
         self._lock = threading.Lock()
         self._shelf = Shelf()
         self._audit = Audit()
+        self._submissions = Submissions(self._shelf, self._audit)
         self._decisions: Counter[tuple[str, str]] = Counter()
 
     # Verbs
 
     @atomic
     def reserve(self, now: datetime, submission: Submission, *, on_duplicate: OnDuplicate) -> a.ReserveAnswer:
-        known = self._shelf.readable(now, submission.id)
-        if known:
-            if known.job.key != submission.key:
-                return a.Mismatched(known.job)
-            fresh = known.job.state is State.QUEUED and known.job.begun_at is None
-            return a.Reserved(known.job) if fresh else a.Existing(known.job)
-        keeper = self._shelf.keeper(now, submission.key)
-        if keeper is None:
-            return self._shelf.full(now, submission) or a.Reserved(self._shelf.accept(now, submission).job)
-        if keeper.job.state is State.COMPLETED or on_duplicate in (OnDuplicate.JOIN, OnDuplicate.REJECT):
-            return self._join(now, keeper, submission, on_duplicate)
-        if on_duplicate is OnDuplicate.TRAIL:
-            return self._trail(now, keeper, submission)
-        if keeper.job.state is State.RUNNING or keeper.trail_id:
-            return a.Existing(self._answer(now, keeper, submission, Answer.JOINED))
-        keeper.cancel(now, "replaced")
-        self._shelf.ended(now, keeper)
-        return a.Reserved(self._shelf.accept(now, submission).job)
+        return self._submissions.reserve(now, submission, on_duplicate)
 
     def reserving(self, submission: Submission, *, on_duplicate: OnDuplicate) -> Callable[[], a.ReserveAnswer]:
         return partial(self.reserve, submission, on_duplicate=on_duplicate)
-
-    def _join(
-        self, now: datetime, keeper: Entry, submission: Submission, on_duplicate: OnDuplicate
-    ) -> a.Existing | a.Mismatched:
-        if _payloads_differ(submission, keeper.job):
-            return a.Mismatched(self._answer(now, keeper, submission, Answer.REFUSED))
-        if keeper.job.state is State.COMPLETED:
-            answer = Answer.REPLAYED
-        else:
-            answer = Answer.REJECTED if on_duplicate is OnDuplicate.REJECT else Answer.JOINED
-        return a.Existing(self._answer(now, keeper, submission, answer))
-
-    def _trail(self, now: datetime, front: Entry, submission: Submission) -> a.Reserved | a.Existing | a.Full:
-        if front.job.begun_at and not front.trail_id:
-            return self._shelf.full(now, submission) or a.Reserved(
-                self._shelf.accept_behind(now, front, submission).job
-            )
-        waiting = self._shelf.entries[front.trail_id] if front.trail_id else front
-        waiting.amend(submission.body, submission.digest)
-        return a.Existing(self._answer(now, waiting, submission, Answer.AMENDED))
 
     @atomic
     def begin(
@@ -165,24 +131,30 @@ class MemoryStore:
     def _find_by_key(
         self, now: datetime, submission: Submission
     ) -> Entry | a.Busy | a.Finished | a.Mismatched | a.Absent:
+        if named := self._shelf.named(now, submission.alias):
+            entry, digest = named
+            return self._meet(now, entry, submission, differs=differ(submission.digest, digest))
         keeper = self._shelf.keeper(now, submission.key)
         if keeper and keeper.lapsed(now) and keeper.job.body == b"":
             self._shelf.end_lapsed(now, keeper)
             keeper = self._shelf.keeper(now, submission.key)
         if keeper:
-            return self._meet(now, keeper, submission)
+            differs = differ(submission.key_digest, keeper.job.digest)
+            return self._meet(now, keeper, submission, differs=differs)
         if submission.body is None:
             return a.Absent()
         return self._shelf.accept(now, replace(submission, delay=NO_TIME))
 
-    def _meet(self, now: datetime, entry: Entry, submission: Submission) -> a.Busy | a.Finished | a.Mismatched:
-        if submission.id != entry.job.id and _payloads_differ(submission, entry.job):
-            return a.Mismatched(self._answer(now, entry, submission, Answer.REFUSED))
+    def _meet(
+        self, now: datetime, entry: Entry, submission: Submission, *, differs: bool = False
+    ) -> a.Busy | a.Finished | a.Mismatched:
+        if differs:
+            return a.Mismatched(self._audit.answer(now, entry, submission, Answer.REFUSED))
         if entry.job.state is State.COMPLETED:
-            return a.Finished(self._answer(now, entry, submission, Answer.REPLAYED))
+            return a.Finished(self._audit.answer(now, entry, submission, Answer.REPLAYED))
         if entry.job.state is State.BURIED:
-            return a.Finished(self._answer(now, entry, submission, Answer.BURIED))
-        return a.Busy(self._answer(now, entry, submission, Answer.BUSY))
+            return a.Finished(self._audit.answer(now, entry, submission, Answer.BURIED))
+        return a.Busy(self._audit.answer(now, entry, submission, Answer.BUSY))
 
     @atomic
     def renew(self, now: datetime, leases: Sequence[Lease]) -> Sequence[a.RenewAnswer]:
@@ -269,12 +241,16 @@ class MemoryStore:
                 assert_never(state)
 
     @atomic
-    def revive(self, now: datetime, job_id: str, *, body: bytes | None = None) -> a.ReviveAnswer:
+    def revive(
+        self, now: datetime, job_id: str, *, body: bytes | None = None, submission: Submission | None = None
+    ) -> a.ReviveAnswer:
         entry = self._shelf.readable(now, job_id)
         if entry is None:
             return a.Absent()
         if entry.job.state is not State.BURIED:
             return a.NotBuried(entry.job)
+        if submission:
+            return self._submissions.resubmit(now, entry, submission)
         keeper = self._shelf.keeper(now, entry.job.key)
         if keeper:
             return a.Existing(keeper.job)
@@ -290,7 +266,7 @@ class MemoryStore:
             return a.Absent()
         if entry.job.state is not State.BURIED:
             return a.NotBuried(entry.job)
-        entry.discard(now)
+        entry.discard(now, DISCARDED)
         return a.Discarded(entry.job)
 
     @atomic
@@ -387,15 +363,6 @@ class MemoryStore:
         return len(old)
 
     def close(self) -> None: ...
-
-    def _answer(self, now: datetime, entry: Entry, submission: Submission, answer: Answer) -> Job:
-        entry.job = replace(entry.job, duplicates=entry.job.duplicates + 1)
-        self._audit.note(now, entry.job, submission.caller, answer)
-        return entry.job
-
-
-def _payloads_differ(submission: Submission, job: Job) -> bool:
-    return bool(submission.digest and job.digest and submission.digest != job.digest)
 
 
 def _position(job: Job) -> str:

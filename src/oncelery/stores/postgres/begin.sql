@@ -4,20 +4,23 @@
 -- out: one row: the answer's name, and the job (of a grant without its body, unless that was amended)
 -- (It is not called "begin": psql would take that for the start of a body, and restore no plain dump of the database.)
 CREATE OR REPLACE FUNCTION begin_run(
-  p_id text, p_key text, p_task text, p_body bytea, p_digest text, p_follows text, p_scope text, p_queue text,
-  p_caller text,
-  p_retention interval, p_history interval, p_safe boolean,
+  p_id text, p_key text, p_alias text, p_task text, p_body bytea, p_digest text, p_follows text, p_scope text,
+  p_queue text, p_caller text, p_retention interval, p_history interval, p_safe boolean,
   p_holder text, p_worker text, p_lease interval, p_max_crashes integer, p_hold boolean, p_now timestamptz,
   OUT answer text, OUT job jobs
 ) LANGUAGE plpgsql SET search_path FROM CURRENT SET enable_seqscan = off SET lock_timeout = '5s' AS $$
 DECLARE
   now timestamptz;
+  asked record;
   v_known boolean;
   v_meets boolean;
-  v_differ boolean;
+  v_differ boolean := false;
 BEGIN
   IF p_safe THEN
     PERFORM commit_safely();
+  END IF;
+  IF p_alias <> '' THEN
+    PERFORM pg_advisory_xact_lock(lock_of(p_alias));
   END IF;
   job := hold(p_id, p_key);
   now := coalesce(p_now, clock_timestamp());
@@ -27,10 +30,19 @@ BEGIN
     v_meets := job.state IN ('completed', 'buried')
       OR (job.state = 'running' AND job.holder <> p_holder AND job.lease_until > now);
   ELSE
-    job := keeper(p_key, now);
-    IF job.state = 'running' AND job.lease_until <= now AND job.body = '' THEN
-      PERFORM end_lapsed(job, now);
+    job := NULL;
+    IF p_alias <> '' THEN
+      asked := named(p_alias, p_digest, now);
+      job := asked.job;
+      v_differ := asked.differs;
+    END IF;
+    IF job.id IS NULL THEN
       job := keeper(p_key, now);
+      IF job.state = 'running' AND job.lease_until <= now AND job.body = '' THEN
+        PERFORM end_lapsed(job, now);
+        job := keeper(p_key, now);
+      END IF;
+      v_differ := differ(key_digest(p_alias, p_digest), job.digest);
     END IF;
     v_meets := job.id IS NOT NULL;
     IF NOT v_meets AND p_body IS NULL THEN
@@ -38,14 +50,13 @@ BEGIN
       RETURN;
     ELSIF NOT v_meets THEN
       job := accept(
-        p_id, p_key, p_task, p_body, p_digest, p_follows, p_scope, p_queue, p_caller, '0', p_retention, p_history,
-        NULL, now
+        p_id, p_key, p_alias, p_task, p_body, p_digest, p_follows, p_scope, p_queue, p_caller, '0', p_retention,
+        p_history, NULL, now
       );
     END IF;
   END IF;
 
   IF v_meets THEN
-    v_differ := job.id <> p_id AND differ(p_digest, job.digest);
     answer := CASE
       WHEN v_differ THEN 'Mismatched' WHEN job.state IN ('completed', 'buried') THEN 'Finished' ELSE 'Busy'
     END;

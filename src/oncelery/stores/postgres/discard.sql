@@ -12,9 +12,7 @@ BEGIN
   ELSIF job.state <> 'buried' THEN
     answer := 'NotBuried';
   ELSE
-    -- What went before it or came after it has long gone on.
-    UPDATE jobs SET behind = '', trail_id = '' WHERE id = p_id;
-    job := finish(p_id, 'cancelled', now, 'discarded', p_superseded => true);
+    job := cancel_buried(p_id, 'discarded', now);
     answer := 'Discarded';
   END IF;
 END $$;

@@ -1,7 +1,8 @@
 -- One job, and each way it can change: what the verbs are made of. Each changes rows that its verb has locked.
 --
--- Locks are taken in one order, so that no two verbs wait for each other: the key (an advisory lock, which also stands
--- for a key that has no job yet), then rows. renew, due and prune take rows only.
+-- Locks are taken in one order, so that no two verbs wait for each other: the alias, then the key (advisory locks, which
+-- also stand for one that has no job yet; of two keys the lower number first), then rows. renew, due and prune take rows
+-- only.
 --
 -- No verb may scan the table: a session that planned it so while the ledger was nearly empty would go on doing so when it
 -- is full. Hence enable_seqscan = off.
@@ -10,8 +11,11 @@
 CREATE OR REPLACE FUNCTION publish_grace() RETURNS interval LANGUAGE sql IMMUTABLE RETURN interval '10 seconds';
 CREATE OR REPLACE FUNCTION slow_check() RETURNS interval LANGUAGE sql IMMUTABLE RETURN interval '1 hour';
 
--- How many unfinished attempts a job remembers: as in job.py.
+-- How many unfinished attempts a job remembers, how many aliases it may have, and how long it answers these, at least,
+-- when it has completed: as in job.py.
 CREATE OR REPLACE FUNCTION past_kept() RETURNS integer LANGUAGE sql IMMUTABLE RETURN 20;
+CREATE OR REPLACE FUNCTION aliases_kept() RETURNS integer LANGUAGE sql IMMUTABLE RETURN 100;
+CREATE OR REPLACE FUNCTION alias_retention() RETURNS interval LANGUAGE sql IMMUTABLE RETURN interval '24 hours';
 
 -- How long the audit of duplicates goes back.
 CREATE OR REPLACE FUNCTION audit_kept() RETURNS interval LANGUAGE sql IMMUTABLE RETURN interval '720 hours';
@@ -19,6 +23,10 @@ CREATE OR REPLACE FUNCTION audit_kept() RETURNS interval LANGUAGE sql IMMUTABLE 
 -- Whether both payloads have a digest and they differ.
 CREATE OR REPLACE FUNCTION differ(p_one text, p_other text) RETURNS boolean
 LANGUAGE sql IMMUTABLE RETURN p_one <> '' AND p_other <> '' AND p_one <> p_other;
+
+-- What calls under the same key are compared by: not the digest of an alias.
+CREATE OR REPLACE FUNCTION key_digest(p_alias text, p_digest text) RETURNS text
+LANGUAGE sql IMMUTABLE RETURN CASE WHEN p_alias = '' THEN p_digest ELSE '' END;
 
 -- When to look after a job; a running one not before its lease lapses.
 CREATE OR REPLACE FUNCTION check_at(p_next_check timestamptz, p_lease_until timestamptz) RETURNS timestamptz
@@ -70,6 +78,34 @@ BEGIN
   RETURN NULL;
 END $$;
 
+-- The job that a request under this alias gets back, and whether its payload is another; else null.
+CREATE OR REPLACE FUNCTION named(
+  p_alias text, p_digest text, p_now timestamptz, OUT job jobs, OUT differs boolean
+) LANGUAGE plpgsql AS $$
+DECLARE
+  bound aliases;
+  candidate jobs;
+BEGIN
+  SELECT * INTO bound FROM aliases WHERE alias = p_alias;
+  SELECT * INTO candidate FROM jobs WHERE id = bound.job_id FOR UPDATE;
+  IF candidate.state IN ('queued', 'running') OR (
+    candidate.state = 'completed' AND candidate.expires_at > p_now
+    AND candidate.settled_at + greatest(candidate.retention, alias_retention()) > p_now
+  ) THEN
+    job := candidate;
+    differs := differ(p_digest, bound.digest);
+  END IF;
+END $$;
+
+-- Make an alias a name of this job.
+CREATE OR REPLACE FUNCTION bind(p_alias text, p_digest text, p_id text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  IF (SELECT count(*) FROM aliases WHERE job_id = p_id) < aliases_kept() THEN
+    INSERT INTO aliases VALUES (p_alias, p_digest, p_id)
+    ON CONFLICT (alias) DO UPDATE SET digest = excluded.digest, job_id = excluded.job_id;
+  END IF;
+END $$;
+
 -- Whether a scope has room for one more job: Reserved, and its part of the scope's time is taken; or Full, and for how
 -- long that is so, if it is known. The scope's row is held until the end of the transaction.
 CREATE OR REPLACE FUNCTION admit(
@@ -102,8 +138,10 @@ BEGIN
 END $$;
 
 -- (absent) -> queued. It starts from the fence its key had last; behind another job it does not become the key's newest.
+-- The digest is that of the name which the caller chose: the alias, or else the key.
 CREATE OR REPLACE FUNCTION accept(
-  p_id text, p_key text, p_task text, p_body bytea, p_digest text, p_follows text, p_scope text, p_queue text,
+  p_id text, p_key text, p_alias text, p_task text, p_body bytea, p_digest text, p_follows text, p_scope text,
+  p_queue text,
   p_caller text, p_delay interval, p_retention interval, p_history interval, p_front jobs, p_now timestamptz
 ) RETURNS jobs LANGUAGE plpgsql AS $$
 DECLARE
@@ -119,11 +157,14 @@ BEGIN
     id, key, newest, task, state, scope, queue, caller, digest, follows, body, created_at, changed_at, fence, behind,
     not_before, sent_at, next_check, retention, history
   ) VALUES (
-    p_id, p_key, p_front.id IS NULL, p_task, 'queued', p_scope, p_queue, p_caller, p_digest, p_follows, p_body,
-    p_now, p_now,
-    coalesce(v_fence, 0), coalesce(p_front.id, ''), CASE WHEN p_delay <> '0' THEN p_now + p_delay END, p_now + p_delay,
+    p_id, p_key, p_front.id IS NULL, p_task, 'queued', p_scope, p_queue, p_caller, key_digest(p_alias, p_digest),
+    p_follows, p_body, p_now, p_now, coalesce(v_fence, 0), coalesce(p_front.id, ''),
+    CASE WHEN p_delay <> '0' THEN p_now + p_delay END, p_now + p_delay,
     p_now + p_delay + slow_check(), p_retention, greatest(p_history, p_retention)
   ) RETURNING * INTO job;
+  IF p_alias <> '' THEN
+    PERFORM bind(p_alias, p_digest, p_id);
+  END IF;
   RETURN job;
 END $$;
 
@@ -225,6 +266,14 @@ BEGIN
     WHERE id = job.trail_id;
   END IF;
   RETURN job;
+END $$;
+
+-- buried -> cancelled. What went before it or came after it has long gone on.
+CREATE OR REPLACE FUNCTION cancel_buried(p_id text, p_reason text, p_now timestamptz) RETURNS jobs
+LANGUAGE plpgsql AS $$
+BEGIN
+  UPDATE jobs SET behind = '', trail_id = '' WHERE id = p_id;
+  RETURN finish(p_id, 'cancelled', p_now, p_reason, p_superseded => true);
 END $$;
 
 -- (queued | running) -> cancelled: nobody can take it over, or its cancellation is asked for.

@@ -51,9 +51,12 @@ _IDENTITY = (
 #: The answers that consist of a job, by the name that the verb's function gives.
 _OF_A_JOB = (
     *(a.Reserved, a.Existing, a.Mismatched, a.Busy, a.Later, a.Finished, a.Buried, a.Cancelled),
-    *(a.Requested, a.Revived, a.NotBuried, a.Discarded),
+    *(a.Requested, a.Revived, a.Resubmitted, a.NotBuried, a.Discarded),
 )
-_ANSWERS: dict[str, Callable[[Job], Any]] = {answer.__name__: answer for answer in _OF_A_JOB}
+_ANSWERS: dict[str, Callable[[Job], Any]] = {
+    **{answer.__name__: answer for answer in _OF_A_JOB},
+    "Repeated": partial(a.Existing, repeated=True),
+}
 
 #: No limit.
 NO_QUOTA = Quota()
@@ -169,8 +172,13 @@ class PostgresStore:
         told: a.CancelAnswer | a.Existing = self._ask("cancel", (job_id, reason, False, True))
         return told
 
-    def revive(self, job_id: str, *, body: bytes | None = None) -> a.ReviveAnswer:
-        told: a.ReviveAnswer = self._ask("revive", (job_id, body))
+    def revive(self, job_id: str, *, body: bytes | None = None, submission: Submission | None = None) -> a.ReviveAnswer:
+        other: tuple[object, ...] = (None,) * 12
+        if s := submission:
+            body = s.body
+            kept = (s.delay, *_keeping(s))
+            other = (s.id, s.key, s.alias, s.task, s.digest, s.scope, s.queue, s.caller, *kept)
+        told: a.ReviveAnswer = self._ask("revive", (job_id, body, *other))
         return told
 
     def discard(self, job_id: str) -> a.DiscardAnswer:
@@ -261,7 +269,7 @@ class PostgresStore:
 
 def _work(submission: Submission) -> tuple[object, ...]:
     s = submission
-    return (s.id, s.key, s.task, s.body, s.digest, s.follows, s.scope, s.queue, s.caller)
+    return (s.id, s.key, s.alias, s.task, s.body, s.digest, s.follows, s.scope, s.queue, s.caller)
 
 
 def _keeping(submission: Submission) -> tuple[object, ...]:

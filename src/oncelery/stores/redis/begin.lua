@@ -1,13 +1,13 @@
 -- begin: (absent with a body | queued | running with a lapsed lease) -> running, a higher fence
--- in: now, the submission (see parts/accept.lua; in it, 7 max_crashes, 8 hold), 5 holder, 6 worker, 7 lease,
---     8 body (missing: none)
+-- in: now, the submission (see parts/accept.lua; in it, 7 max_crashes, 8 hold), 6 holder, 7 worker, 8 lease,
+--     9 body (missing: none)
 -- out: the fence alone: a first grant under the key that was given, from the time that is its fence
 --      | granted, fence, key, kind, attempt, crashes, lease_until, scope, '1' if a run was cut short, an amended body,
 --        steps (flat)
 --      | busy | later | finished | buried | cancelled | mismatched, and the job | absent
 
 --include parts/shared.lua
-local id, key, holder, worker, lease = ARGV[2], ARGV[3], ARGV[5], ARGV[6], ARGV[7]
+local id, key, holder, worker, lease = ARGV[2], ARGV[3], ARGV[6], ARGV[7], ARGV[8]
 
 -- The common case: a first run, to whose job nothing has happened before.
 local hash = ns .. 'job:' .. id
@@ -26,7 +26,8 @@ end
 --include parts/changes.lua
 --include parts/accept.lua
 --include parts/duplicate.lua
-local max_crashes, hold, body = offer[7], offer[8], ARGV[8]
+--include parts/alias.lua
+local max_crashes, hold, body = offer[7], offer[8], ARGV[9]
 
 local function grant(job)
   -- Only a first, undelayed message tells when others of its queue should have come.
@@ -61,9 +62,9 @@ local function granted(job)
   return answer
 end
 
--- A duplicate meets the job that keeps its key, or its own job under way or at its end.
-local function meet(job)
-  if id ~= job.id and payload_differs(job) then
+-- A duplicate meets the job that keeps its alias or its key, or its own job under way or at its end.
+local function meet(job, differs)
+  if differs then
     note(job, 'refused')
     return { 'mismatched', told(job) }
   end
@@ -79,13 +80,17 @@ local old = known(id)
 local job = readable(old)
 
 if not job then
+  local asked, differs = named()
+  if asked then
+    return meet(asked, differs)
+  end
   local last = last_of(key)
   if last and lapsed(last) and body_of(last) == '' then
     end_lapsed(last)
     last = last_of(key)
   end
   if last and keeps_key(last) then
-    return meet(last)
+    return meet(last, payload_differs(last))
   end
   if not body then
     return { 'absent' }

@@ -12,8 +12,5 @@ elseif job.state ~= BURIED then
   return { 'not_buried', told(job) }
 end
 
--- No run has a claim to it, and what went before it or came after it has long gone on.
-job.holder, job.behind, job.trail_id = nil, nil, nil
-job.reason, job.settled_at = 'discarded', nil
-finish(job, CANCELLED)
+cancel_buried(job, 'discarded')
 return { 'discarded', told(job) }

@@ -1,15 +1,15 @@
 -- reserve: (absent | past retention | buried | cancelled) -> queued; else the job that is there
--- in: now, the submission (see parts/accept.lua; in it, 7 on_duplicate, 8 max_active, 9 per_minute), 5 body (missing: none)
+-- in: now, the submission (see parts/accept.lua; in it, 7 on_duplicate, 8 max_active, 9 per_minute), 6 body (missing: none)
 -- out: now: accepted, as its key's first job | accepted, now, fence, the job it waits behind
---      | reserved | existing | mismatched, and the job | full, for how long ('' = not known)
+--      | reserved | existing | repeated | mismatched, and the job | full, for how long ('' = not known)
 
 --include parts/shared.lua
 --include parts/accept.lua
-local on_duplicate, body = offer[7], ARGV[5]
+local on_duplicate, body = offer[7], ARGV[6]
 
 -- The common case: neither its id nor its key is known.
 local is_known = call('EXISTS', own) == 1 or call('HGET', bucket('ids', id), id) or call('HGET', namesakes, key)
-if not is_known and digest == '' and follows == '' and scope == '' and delay == 0 then
+if not is_known and digest == '' and follows == '' and scope == '' and delay == 0 and alias == '' then
   accept(nil, nil, body)
   return at
 end
@@ -18,6 +18,7 @@ end
 --include parts/ending.lua
 --include parts/changes.lua
 --include parts/duplicate.lua
+--include parts/alias.lua
 local job = known(id)
 if readable(job) then
   if job.key ~= key then
@@ -25,6 +26,21 @@ if readable(job) then
   end
   local fresh = job.state == QUEUED and not job.begun_at
   return { fresh and 'reserved' or 'existing', told(job) }
+end
+
+local asked, differs = named()
+if asked then
+  note(asked, differs and 'refused' or asked.state == COMPLETED and 'replayed' or 'joined')
+  return { differs and 'mismatched' or 'repeated', told(asked) }
+end
+
+-- Answer a duplicate with this job, which the request's alias stands for from now on.
+local function existing(found, answer)
+  note(found, answer)
+  if alias ~= '' and answer ~= 'rejected' then
+    bind(found.id)
+  end
+  return { 'existing', told(found) }
 end
 
 local last = last_of(key)
@@ -67,8 +83,7 @@ if last.state == COMPLETED or on_duplicate == 'join' or on_duplicate == 'reject'
     note(last, 'refused')
     return { 'mismatched', told(last) }
   end
-  note(last, last.state == COMPLETED and 'replayed' or on_duplicate == 'reject' and 'rejected' or 'joined')
-  return { 'existing', told(last) }
+  return existing(last, last.state == COMPLETED and 'replayed' or on_duplicate == 'reject' and 'rejected' or 'joined')
 end
 
 if on_duplicate == 'trail' then
@@ -84,16 +99,14 @@ if on_duplicate == 'trail' then
   local waiting = last.trail_id and unfinished(last.trail_id) or last
   if body then
     call('SET', ns .. 'body:' .. waiting.id, body)
-    update(waiting, { digest = present(digest) or false, amended = '1' })
+    update(waiting, { digest = present(key_digest) or false, amended = '1' })
   end
-  note(waiting, 'amended')
-  return { 'existing', told(waiting) }
+  return existing(waiting, 'amended')
 end
 
 -- replace
 if last.state == RUNNING or last.trail_id then
-  note(last, 'joined')
-  return { 'existing', told(last) }
+  return existing(last, 'joined')
 end
 last.reason = 'replaced'
 finish(last, CANCELLED)

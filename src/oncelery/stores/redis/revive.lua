@@ -1,22 +1,37 @@
 -- revive: buried -> queued, with its counters cleared
--- in: now, 2 id, 3 body (missing: as before)
--- out: revived | existing | not_buried, and the job | absent
+--         buried -> cancelled, and another job (absent) -> queued
+-- in: now, the submission of another job in its place (see parts/accept.lua; an empty id: none), 6 id,
+--     7 body, of the other job if there is one (missing: as before)
+-- out: revived | resubmitted | existing | not_buried, and the job | absent
 
 --include parts/shared.lua
+--include parts/accept.lua
 --include parts/reading.lua
 --include parts/ending.lua
 --include parts/changes.lua
-local body = ARGV[3]
+--include parts/alias.lua
+local body = ARGV[7]
 
-local job = readable(known(ARGV[2]))
+local job = readable(known(ARGV[6]))
 if not job then
   return { 'absent' }
 elseif job.state ~= BURIED then
   return { 'not_buried', told(job) }
 end
-local last = last_of(job.key)
+local resubmits = id ~= ''
+local old = resubmits and known(id)
+if readable(old) then
+  return { 'existing', told(old) }
+end
+local last = last_of(resubmits and key or job.key)
 if last and keeps_key(last) then
   return { 'existing', told(last) }
+end
+
+if resubmits then
+  accept(last, old, body)
+  cancel_buried(job, 'revived as ' .. offer[7])
+  return { 'resubmitted', told(unfinished(id)) }
 end
 
 if body then

@@ -7,7 +7,7 @@ import re
 from datetime import timedelta
 from importlib.resources import files
 
-from oncelery.job import MICROSECOND, PAST_KEPT
+from oncelery.job import ALIAS_RETENTION, ALIASES_KEPT, MICROSECOND, PAST_KEPT
 from oncelery.stores.base import PUBLISH_GRACE, SLOW_CHECK
 from oncelery.stores.redis.wire import words
 
@@ -39,6 +39,8 @@ CONSTANTS = {
     "RUNS": RUNS,
     "MINUTE": timedelta(minutes=1) // MICROSECOND,
     "PAST_KEPT": PAST_KEPT,
+    "ALIAS_RETENTION": ALIAS_RETENTION // MICROSECOND,
+    "ALIASES_KEPT": ALIASES_KEPT,
     "AUDIT_KEPT": AUDIT_KEPT,
     "EXAMINED_AT_ONCE": EXAMINED_AT_ONCE,
     "FETCHED_AT_ONCE": FETCHED_AT_ONCE,

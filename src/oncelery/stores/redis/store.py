@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Any
 
@@ -56,10 +56,14 @@ COMPLETED = a.Settled(State.COMPLETED, "")
 
 _encode_offer = msgspec.msgpack.Encoder().encode
 
+#: What stands in the place of a submission where there is none.
+NO_OFFER = (b"", b"", b"", _encode_offer(("", "", "", "", "", 0)))
+
 #: The answers that are a name and a job, or a name alone.
 ANSWERS: dict[bytes, Any] = {
     b"reserved": a.Reserved,
     b"existing": a.Existing,
+    b"repeated": partial(a.Existing, repeated=True),
     b"mismatched": a.Mismatched,
     b"busy": a.Busy,
     b"later": a.Later,
@@ -69,6 +73,7 @@ ANSWERS: dict[bytes, Any] = {
     b"absent": a.Absent,
     b"requested": a.Requested,
     b"revived": a.Revived,
+    b"resubmitted": a.Resubmitted,
     b"not_buried": a.NotBuried,
     b"discarded": a.Discarded,
 }
@@ -152,8 +157,10 @@ class RedisStore:
         answer: a.CancelAnswer | a.Existing = _answer(self._run("cancel", pack_id(job_id), reason, "unless joined"))
         return answer
 
-    def revive(self, job_id: str, *, body: bytes | None = None) -> a.ReviveAnswer:
-        told = self._run("revive", pack_id(job_id), *([] if body is None else [body]))
+    def revive(self, job_id: str, *, body: bytes | None = None, submission: Submission | None = None) -> a.ReviveAnswer:
+        offer = _offer(submission, submission.id) if submission else NO_OFFER
+        body = submission.body if submission else body
+        told = self._run("revive", *offer, pack_id(job_id), *([] if body is None else [body]))
         answer: a.ReviveAnswer = _answer(told)
         return answer
 
@@ -233,12 +240,13 @@ def _read_cursor(cursor: str, pattern: str) -> Sequence[str]:
     return [part or "" for part in parts.groups()]
 
 
-def _offer(submission: Submission, *terms: object) -> tuple[bytes, bytes, bytes]:
+def _offer(submission: Submission, *terms: object) -> tuple[bytes, bytes, bytes, bytes]:
     """Write a submission as accept.lua reads it: what every case needs in words, the rest in one that is packed."""
     kind = _kind(submission.task, submission.queue, submission.retention, submission.history)
     s = submission
     rest = (kind, s.caller, s.digest, s.follows, s.scope, microseconds(s.delay), *terms)
-    return pack_id(submission.id), pack_key(submission.key), _encode_offer(rest)
+    alias = pack_key(s.alias) if s.alias else b""
+    return pack_id(s.id), pack_key(s.key), alias, _encode_offer(rest)
 
 
 @lru_cache

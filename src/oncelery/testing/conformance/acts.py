@@ -43,6 +43,7 @@ class Details(TypedDict, total=False):
 
     task: str
     body: bytes | None
+    alias: str
     digest: str
     follows: str
     scope: str

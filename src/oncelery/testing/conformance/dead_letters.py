@@ -7,12 +7,14 @@ from datetime import timedelta
 from msgspec.structs import replace
 
 from oncelery.answers import (
+    Absent,
     Cancelled,
     Discarded,
     Existing,
     Fenced,
     NotBuried,
     Reserved,
+    Resubmitted,
     Revived,
     Settled,
 )
@@ -42,6 +44,7 @@ from oncelery.testing.conformance.acts import (
 from oncelery.testing.conformance.fixtures import Fixtures
 
 HOUR = timedelta(hours=1)
+OTHER_KEY = "another key"
 
 
 class Burying(Fixtures):
@@ -247,4 +250,109 @@ class Burying(Fixtures):
 
         assert seen(store, OTHER) == before
         assert store.last(KEY) == before
+        assert complete(store, trailed) == Settled(State.COMPLETED)
+
+
+class Resubmitting(Fixtures):
+    """A dead letter whose corrected arguments make another key: other work takes its place."""
+
+    def test_the_dead_letter_is_cancelled_and_the_other_work_accepted_in_one_step(
+        self, store: Store, clock: FakeClock
+    ) -> None:
+        lease = running(store, work(scope="tenant"))
+        store.record(lease, step=("paid", b"yes"))
+        store.settle(lease, Bury(reason=Reason.FAILED, error=BOOM))
+        before = seen(store)
+        clock.advance(days=100)
+        offer = work(OTHER, OTHER_KEY, body=b"mended", scope="tenant", queue="slow", caller="web", history=HOUR * 30)
+
+        answer = store.revive(JOB, submission=offer)
+
+        assert answer == Resubmitted(seen(store, OTHER)) == Resubmitted(offer.accepted(clock.now))
+        ended = {"settled_at": clock.now, "changed_at": clock.now, "body": None, "holder": ""}
+        assert seen(store) == replace(before, state=State.CANCELLED, reason=f"revived as {OTHER}", **ended)
+        assert store.last(OTHER_KEY) == seen(store, OTHER)
+        assert store.find(Query(states=frozenset({State.BURIED}))).items == ()
+        grant = granted(store, work(OTHER, OTHER_KEY, body=None), holder="second")
+        assert (dict(grant.steps), grant.body, grant.recovered, grant.lease.attempt) == ({}, None, False, 1)
+
+    def test_the_other_work_keeps_its_key_and_both_keys_go_their_own_ways(self, store: Store) -> None:
+        buried(store)
+        store.revive(JOB, submission=work(OTHER, OTHER_KEY))
+
+        assert isinstance(reserve(store, "third", OTHER_KEY), Existing)
+        assert accepted(store, "fourth").id == "fourth"
+
+    def test_the_other_work_is_due_like_any_other(self, store: Store, clock: FakeClock) -> None:
+        buried(store)
+        store.revive(JOB, submission=work(OTHER, OTHER_KEY))
+        clock.now += SLOW_CHECK
+
+        assert [job.id for job in store.due(limit=10)] == [OTHER]
+
+    def test_the_other_work_is_granted_under_a_higher_fence_than_its_key_had(
+        self, store: Store, clock: FakeClock
+    ) -> None:
+        buried(store)
+        clock.advance(days=1)
+        other = buried(store, work("earlier", OTHER_KEY))
+        clock.advance(days=-1)
+
+        store.revive(JOB, submission=work(OTHER, OTHER_KEY))
+
+        assert running(store, work(OTHER, OTHER_KEY), holder="second").fence > other.fence
+
+    def test_a_live_job_of_that_key_is_the_answer_and_the_dead_letter_stays(self, store: Store) -> None:
+        buried(store)
+        other = accepted(store, "earlier", OTHER_KEY)
+        before = seen(store)
+
+        assert store.revive(JOB, submission=work(OTHER, OTHER_KEY)) == Existing(other)
+        assert (seen(store), store.get(OTHER)) == (before, None)
+
+    def test_a_result_of_that_key_is_the_answer_until_its_retention_is_over(
+        self, store: Store, clock: FakeClock
+    ) -> None:
+        buried(store)
+        completed(store, work("earlier", OTHER_KEY, retention=HOUR))
+
+        clock.now += HOUR - INSTANT
+        within = store.revive(JOB, submission=work(OTHER, OTHER_KEY))
+        clock.now += INSTANT
+        after = store.revive(JOB, submission=work(OTHER, OTHER_KEY))
+
+        assert within == Existing(seen(store, "earlier"))
+        assert isinstance(after, Resubmitted)
+
+    def test_an_id_that_is_known_is_not_taken_by_the_other_work(self, store: Store) -> None:
+        buried(store)
+        known = accepted(store, OTHER, "a third key")
+        before = seen(store)
+
+        assert store.revive(JOB, submission=work(OTHER, OTHER_KEY)) == Existing(known)
+        assert (seen(store), store.last(OTHER_KEY)) == (before, None)
+
+    def test_only_a_dead_letter_gives_its_place_to_other_work(self, store: Store) -> None:
+        assert store.revive(JOB, submission=work(OTHER, OTHER_KEY)) == Absent()
+        accepted(store)
+        assert store.revive(JOB, submission=work(OTHER, OTHER_KEY)) == NotBuried(seen(store))
+        assert store.get(OTHER) is None
+
+    def test_a_revival_sent_again_makes_no_second_job(self, store: Store) -> None:
+        buried(store)
+        store.revive(JOB, submission=work(OTHER, OTHER_KEY))
+
+        assert store.revive(JOB, submission=work("third", OTHER_KEY)) == NotBuried(seen(store))
+        assert store.get("third") is None
+
+    def test_the_job_in_its_place_waits_behind_no_other_and_leaves_those_alone_that_trailed(self, store: Store) -> None:
+        lease = running(store)
+        accepted(store, "trail", on_duplicate=OnDuplicate.TRAIL)
+        store.settle(lease, Bury(reason=Reason.FAILED))
+        trailed = running(store, work("trail"), holder="second")
+        before = seen(store, "trail")
+
+        store.revive(JOB, submission=work(OTHER, OTHER_KEY))
+
+        assert (seen(store, "trail"), store.last(KEY)) == (before, before)
         assert complete(store, trailed) == Settled(State.COMPLETED)

@@ -25,7 +25,7 @@ INTRODUCTION = """\
                     +-----------------------------------------------------------------------------+
                                                      revive
 
- buried:   discard ends it as cancelled.
+ buried:   discard ends it as cancelled; so does a revival as other work, queued as another job in the same step.
  queued:   cancel ends it.          running:   cancel asks the run to end, which it hears when it renews or records;
                                                by force, cancel ends it at once, and the run is told that it lost.
 ```

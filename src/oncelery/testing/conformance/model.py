@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from msgspec.structs import replace
 
 from oncelery.answers import Granted
-from oncelery.job import Cause, Job, Lease, OnDuplicate, Progress, Query, Reason, State, Submission
+from oncelery.job import ALIAS_RETENTION, Cause, Job, Lease, OnDuplicate, Progress, Query, Reason, State, Submission
 from oncelery.settlement import Bury, Cancel, Complete, Release, Settlement
 from oncelery.stores.base import Store
 from oncelery.stores.memory import MemoryStore
@@ -26,6 +26,9 @@ ALL = 1000
 
 #: Longer than any delay, lease or history of the model.
 LONG = timedelta(days=2)
+
+#: Longer than aliases are answered at least.
+HISTORY = timedelta(hours=25)
 
 #: Between two verbs, so that no two changes have the same time.
 MOMENT = timedelta(milliseconds=1)
@@ -45,13 +48,14 @@ offers = st.builds(
     key=st.sampled_from(["", "", "", "", STRANGE]),
     task=st.just(""),
     body=bodies,
+    alias=st.sampled_from(["", "", "", "x", "y"]),
     digest=st.sampled_from(["", "", "", "d1", "d2"]),
     follows=st.sampled_from(["", "", "f1", "f2"]),
     scope=st.sampled_from(["", "s"]),
     queue=queues,
     delay=delays,
     retention=st.sampled_from([timedelta(0), timedelta(minutes=1), timedelta(hours=1)]),
-    history=st.just(timedelta(hours=24)),
+    history=st.just(HISTORY),
 )
 terms = st.fixed_dictionaries(
     {
@@ -139,7 +143,8 @@ class Comparison(RuleBasedStateMachine):
     def wait_for_an_edge(self, which: int) -> None:
         """To the very moment at which a lease, a delay, a retention or a history is over, as the next verb is said."""
         jobs = self.jobs(self.reference)
-        ends = {job.settled_at + timedelta(hours=24) for job in jobs if job.settled_at}
+        ends = {job.settled_at + HISTORY for job in jobs if job.settled_at}
+        ends |= {job.settled_at + ALIAS_RETENTION for job in jobs if job.settled_at}
         edges = {edge for job in jobs for edge in (job.lease_until, job.not_before, job.retained_until) if edge} | ends
         ahead = sorted(edge for edge in edges if edge > self.clock.now + MOMENT)
         if ahead:
@@ -195,6 +200,14 @@ class Comparison(RuleBasedStateMachine):
     def revive(self, name: str, body: bytes | None) -> None:
         self.ended = {named: job for named, job in self.ended.items() if job.id != self.name(name)}
         self.same(lambda store: store.revive(self.name(name), body=body))
+
+    @rule(name=names, offer=offers)
+    def resubmit(self, name: str, offer: Submission) -> None:
+        self.ended = {named: job for named, job in self.ended.items() if job.id != self.name(name)}
+        # As a caller makes it: under an id that nobody has had.
+        fresh = next((one for one in KEYS if self.reference.get(self.name(one)) is None), offer.id)
+        offer = self.named(replace(offer, id=fresh, body=offer.body or b"mended"))
+        self.same(lambda store: store.revive(self.name(name), submission=offer))
 
     @rule(name=names)
     def discard(self, name: str) -> None:
@@ -292,7 +305,8 @@ class Comparison(RuleBasedStateMachine):
         job_id, key = self.name(offer.id), self.name(KEYS[offer.id])
         if offer.key and self.reference.get(job_id):
             key = self.name(offer.key)
-        return replace(offer, id=job_id, key=key, task=self.mark, caller=offer.id)
+        alias = offer.alias and self.name(offer.alias)
+        return replace(offer, id=job_id, key=key, alias=alias, task=self.mark, caller=offer.id)
 
     def lease(self, claim: Claim) -> Lease:
         age, wrong = claim

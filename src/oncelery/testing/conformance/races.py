@@ -208,6 +208,68 @@ class ThreadRaces(Fixtures):
 
         assert kinds(answers) == {"Revived": 1, "NotBuried": 7}
 
+    def test_of_two_revivals_into_one_key_one_is_accepted(self, store: Store) -> None:
+        for number in range(ROUNDS):
+            key, letters = f"key {number}", [f"{side} {number}" for side in ("left", "right")]
+            for letter in letters:
+                buried(store, work(letter, f"key of {letter}"))
+
+            answers = race(
+                *[partial(store.revive, letter, submission=work(f"new {letter}", key)) for letter in letters]
+            )
+
+            assert kinds(answers) == {"Resubmitted": 1, "Existing": 1}
+            assert sorted(seen(store, letter).state for letter in letters) == [State.BURIED, State.CANCELLED]
+
+    def test_two_dead_letters_that_take_each_others_keys_do_not_wait_for_each_other(self, store: Store) -> None:
+        for number in range(ROUNDS):
+            left, right = f"left {number}", f"right {number}"
+            for letter in (left, right):
+                buried(store, work(letter, f"key of {letter}"))
+
+            answers = race(
+                partial(store.revive, left, submission=work(f"new {left}", f"key of {right}")),
+                partial(store.revive, right, submission=work(f"new {right}", f"key of {left}")),
+            )
+
+            assert kinds(answers) == {"Resubmitted": 2}
+
+    def test_a_resubmission_or_a_new_submission_keeps_the_key(self, store: Store) -> None:
+        for number in range(ROUNDS):
+            key, letter, new, other = (f"{name} {number}" for name in ("key", "letter", "new", "other"))
+            buried(store, work(letter, f"old {key}"))
+
+            answers = race(
+                partial(store.revive, letter, submission=work(new, key)), partial(reserve, store, other, key)
+            )
+
+            assert kinds(answers) in ({"Resubmitted": 1, "Existing": 1}, {"Existing": 1, "Reserved": 1})
+            assert len({answer.job.id for answer in answers if hasattr(answer, "job")}) == 1
+
+    def test_two_requests_for_one_work_at_once_are_one_job_that_both_find_again(self, store: Store) -> None:
+        for number in range(ROUNDS):
+            key = f"key {number}"
+            offers = [work(f"{n}/{number}", key, alias=f"click {n}/{number}", digest=f"d{n}") for n in range(4)]
+
+            answers = race(*[partial(store.reserve, offer, on_duplicate=OnDuplicate.JOIN) for offer in offers])
+
+            assert kinds(answers) == {"Reserved": 1, "Existing": 3}
+            winners = {answer.job.id for answer in answers if hasattr(answer, "job")}
+            again = [reserve(store, "again", alias=offer.alias, digest=offer.digest) for offer in offers]
+            found = {(answer.job.id, answer.repeated) for answer in again if isinstance(answer, Existing)}
+            assert found == {(winner, True) for winner in winners}
+            assert (len(again), len(winners)) == (4, 1)
+
+    def test_of_one_request_with_many_payloads_at_once_one_is_accepted(self, store: Store) -> None:
+        for number in range(ROUNDS):
+            offers = [
+                work(f"{n}/{number}", f"key {n}/{number}", alias=f"click {number}", digest=f"d{n}") for n in range(4)
+            ]
+
+            answers = race(*[partial(store.reserve, offer, on_duplicate=OnDuplicate.JOIN) for offer in offers])
+
+            assert kinds(answers) == {"Reserved": 1, "Mismatched": 3}
+
     def test_a_revival_or_a_new_submission_keeps_the_key(self, store: Store) -> None:
         for number in range(ROUNDS):
             key = f"key {number}"

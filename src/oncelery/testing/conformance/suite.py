@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from oncelery.testing.conformance.aliases import Aliases
 from oncelery.testing.conformance.auditing import Auditing
 from oncelery.testing.conformance.cells import Table
-from oncelery.testing.conformance.dead_letters import Burying
+from oncelery.testing.conformance.dead_letters import Burying, Resubmitting
 from oncelery.testing.conformance.ending import Cancelling, Completing, Releasing, Remembering
 from oncelery.testing.conformance.entangled import Entangled
 from oncelery.testing.conformance.model import Model
@@ -28,6 +29,7 @@ class StoreConformance(
     Trailing,
     Replacing,
     Quotas,
+    Aliases,
     Beginning,
     Crashing,
     Ephemeral,
@@ -38,6 +40,7 @@ class StoreConformance(
     Completing,
     Releasing,
     Burying,
+    Resubmitting,
     Cancelling,
     Remembering,
     LostMessages,

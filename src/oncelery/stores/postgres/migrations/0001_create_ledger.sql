@@ -100,6 +100,14 @@ CREATE TABLE steps (
   PRIMARY KEY (job_id, name)
 );
 
+-- What callers call their requests, beside the keys of the work: as many as a job may have, and they go with it.
+CREATE TABLE aliases (
+  alias text COLLATE "C" PRIMARY KEY,
+  digest text COLLATE "C" NOT NULL,
+  job_id text COLLATE "C" NOT NULL REFERENCES jobs ON DELETE CASCADE
+);
+CREATE INDEX aliases_of_job ON aliases (job_id);
+
 -- When the newest job that has begun was sent, for each queue: what was sent earlier and still waits may be lost.
 CREATE TABLE watermarks (
   queue text COLLATE "C" PRIMARY KEY,

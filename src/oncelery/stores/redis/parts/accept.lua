@@ -1,8 +1,10 @@
--- How a submission becomes a job, or a duplicate of one. For reserve and begin, which have it as
--- ARGV 2 id, 3 key, 4 MessagePack [kind, caller, digest, follows, scope, delay, ...].
+-- How a submission becomes a job, or a duplicate of one. For reserve, begin and revive, which have it as
+-- ARGV 2 id, 3 key, 4 alias ('' = none), 5 MessagePack [kind, caller, digest, follows, scope, delay, ...].
 
-local id, key, offer = ARGV[2], ARGV[3], cmsgpack.unpack(ARGV[4])
+local id, key, alias, offer = ARGV[2], ARGV[3], ARGV[4], cmsgpack.unpack(ARGV[5])
 local kind, caller, digest, follows, scope, delay = unpack(offer)
+-- The digest is that of the name which the caller chose: the alias, or else the key.
+local key_digest = alias == '' and digest or ''
 local own, namesakes = ns .. 'job:' .. id, bucket('keys', key)
 
 -- `last` is the last job of the key; `old` had the same id, but is past its history and only not pruned yet.
@@ -16,11 +18,11 @@ local function accept(last, old, body, behind)
   if old then
     forget(old)
   end
-  if digest ~= '' or follows ~= '' or scope ~= '' or delay > 0 or behind then
+  if key_digest ~= '' or follows ~= '' or scope ~= '' or delay > 0 or behind then
     local job = { id = id, state = QUEUED, kind = kind, changed_at = at }
     update(job, {
       changed_at = at,
-      digest = digest ~= '' and digest,
+      digest = key_digest ~= '' and key_digest,
       follows = follows ~= '' and follows,
       scope = scope ~= '' and scope,
       sent_at = now + delay,
@@ -36,8 +38,11 @@ local function accept(last, old, body, behind)
   if not behind then
     call('HSET', namesakes, key, id)
   end
+  if alias ~= '' then
+    bind(id)
+  end
 end
 
 local function payload_differs(job)
-  return digest ~= '' and job.digest and digest ~= job.digest
+  return key_digest ~= '' and job.digest and key_digest ~= job.digest
 end

@@ -147,6 +147,13 @@ local function bury(job, reason, failure)
   let_follow(job)
 end
 
+-- End a dead letter. No run has a claim to it, and what went before it or came after it has long gone on.
+local function cancel_buried(job, reason)
+  job.holder, job.behind, job.trail_id = nil, nil, nil
+  job.reason, job.settled_at = reason, nil
+  finish(job, CANCELLED)
+end
+
 -- End a job that nobody can take over, or whose cancellation is asked for.
 local function end_lapsed(job)
   if job.state == RUNNING then
@@ -181,6 +188,13 @@ local function disconnect(job)
   call('HDEL', ns .. 'repeats', job.place)
   if call('HGET', keys, job.key) == job.id then
     call('HDEL', keys, job.key)
+  end
+  local names = call('HGET', bucket('aliased', job.id), job.id)
+  if names then
+    for _, name in ipairs(cmsgpack.unpack(names)) do
+      call('HDEL', bucket('aliases', name), name)
+    end
+    call('HDEL', bucket('aliased', job.id), job.id)
   end
   if job.scope then
     call('ZREM', ns .. 'scope:' .. job.scope, job.id)

@@ -8,6 +8,10 @@
 --                            A plain job lacks the fields that follow from others: see `unfinished` in reading.lua.
 --   body:<id>        string  its body, unless that is none
 --   keys:<000..fff>  hash    key -> id of the key's last job
+--   aliases:<000..fff> hash  alias -> MessagePack [id of its job, the first half of its digest]
+--   aliased:<000..fff> hash  id of a job -> MessagePack array of its aliases, ALIASES_KEPT at most; the job's end in
+--                            `disconnect` takes both away, so there are no more aliases than the jobs that are kept
+--                            can have
 --   kinds            zset    every kind, JSON [task, queue, retention, history], by the newest sent_at of a job of it
 --                            that has begun
 --   live:<kind>      zset    queued jobs whose message was sent at once, by when it was; and running ones, by RUNS plus
@@ -57,5 +61,5 @@ local function bucket(index, packed)
   return ns .. index .. ':' .. redis.sha1hex(packed):sub(1, 3)
 end
 
--- For what is not plain; these are in changes.lua.
-local update, list, unlist, seldom, let_follow, forget
+-- For what is not plain; these are in changes.lua, and bind in alias.lua.
+local update, list, unlist, seldom, let_follow, forget, bind
