@@ -64,7 +64,11 @@ class Superseded(Struct, frozen=True):
     """The run ended, but the job was no longer its own: nothing of it is recorded."""
 
 
-def execute(ledger: Ledger, heartbeat: Heartbeat, call: Call) -> Ended | Committed | Superseded | Declined:
+#: What may come of a delivery.
+Execution = Ended | Committed | Superseded | Declined
+
+
+def execute(ledger: Ledger, heartbeat: Heartbeat, call: Call) -> Execution:
     """Run a job if it is ours to run, and record what became of it; else say why not."""
     failpoint("before-begin")
     # One holder for all tries: a grant whose answer was lost is given again.

@@ -17,6 +17,7 @@ from celery.exceptions import Ignore, Reject, Retry, WorkerShutdown, WorkerTermi
 from celery.states import STARTED
 from kombu.exceptions import EncodeError
 
+from oncelery.answers import Busy, Finished
 from oncelery.celery.message import (
     ALIAS,
     DIGEST,
@@ -44,10 +45,11 @@ from oncelery.errors import (
     StoreUnavailableError,
     TooLargeError,
 )
+from oncelery.execution import Execution, execute
 from oncelery.fingerprint import TASK_ID
 from oncelery.job import Failure, Job, Lease, Submission
 from oncelery.policy import Backoff
-from oncelery.run import Run
+from oncelery.run import Run, insist
 from oncelery.settlement import Interrupted, Outcome, Postponed, Raised, Returned
 from oncelery.sql.transaction import EffectCommitted
 
@@ -125,6 +127,18 @@ class TaskCall:
             history=policy.history,
             durability=policy.durability,
         )
+
+    def execute(self) -> Execution:
+        """Run the job of this delivery; where its task id is another call's, under an id of its own."""
+        ledger, heartbeat = self.task.oncelery.ledger, self.task.oncelery.heartbeat
+        known = insist(ledger.get, self.submission.id) if self.unsure else None
+        if known and self.submission.is_another_call(known):
+            self.set_apart()
+        ended = execute(ledger, heartbeat, self)
+        if isinstance(ended, Finished | Busy) and self.submission.is_another_call(ended.job):
+            self.set_apart()
+            ended = execute(ledger, heartbeat, self)
+        return ended
 
     def set_apart(self) -> None:
         """Take another job id: the task id is that of another call. Said in the headers, where the next run looks."""

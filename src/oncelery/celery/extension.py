@@ -356,10 +356,6 @@ class Oncelery:
     def _other_work(self, task: IdempotentTask, message: Message, job: Job) -> Submission:
         """Offer a corrected call under its new key and a new id, with all that was asked for beside its arguments."""
         options = {name: value for name, value in message.options.items() if name not in _OF_ONE_ID}
-        if "argsrepr" in options:
-            seen = self.reading.shown(task.name, message.args, message.kwargs)
-            most = self.app.amqp.argsrepr_maxsize
-            options |= {"argsrepr": repr(seen.args)[:most], "kwargsrepr": repr(seen.kwargs)[:most]}
         call = Publication(
             task=task,
             args=message.args,

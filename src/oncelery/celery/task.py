@@ -13,7 +13,7 @@ from celery.utils import uuid
 from celery.utils.imports import symbol_by_name
 from kombu.exceptions import OperationalError
 
-from oncelery.answers import Buried, Busy, Cancelled, Declined, Finished, Later
+from oncelery.answers import Buried, Busy, Cancelled, Finished, Later
 from oncelery.celery.call import TaskCall
 from oncelery.celery.declaring import check, refuse_in_call
 from oncelery.celery.gate import GATE, Gate
@@ -39,11 +39,11 @@ from oncelery.errors import (
     StoreUnavailableError,
     TooLargeError,
 )
-from oncelery.execution import Committed, Ended, Superseded, execute
+from oncelery.execution import Committed, Ended, Execution, Superseded
 from oncelery.fingerprint import Identity
 from oncelery.job import Job, State
 from oncelery.policy import Policy
-from oncelery.run import insist, run_under_way
+from oncelery.run import run_under_way
 from oncelery.settlement import Postponed, Raised, Release
 
 if TYPE_CHECKING:
@@ -52,9 +52,6 @@ if TYPE_CHECKING:
     from celery.result import AsyncResult
 
     from oncelery.celery.extension import Oncelery
-
-#: What may come of a delivery.
-Execution = Ended | Committed | Superseded | Declined
 
 #: Where a call is made in no transaction; None would be one that is not there.
 NOWHERE: Any = object()
@@ -294,7 +291,7 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
         ended = None
         try:
             with held_back(message="" if call.eager else request.id):
-                ended = self._execute(call)
+                ended = call.execute()
                 return self._answer(call, ended)
         except StoreUnavailableError as error:
             if isinstance(ended, Ended) and isinstance(ended.outcome, Raised) and ended.outcome.error is error:
@@ -303,17 +300,6 @@ class IdempotentTask(Task):  # type: ignore[type-arg] # generic only in the stub
                 raise  # no message comes again of such a call: its caller is to know
             # Not acknowledged: only the ledger knows what is recorded, and answers whoever gets the message next.
             raise Reject(error, requeue=True) from error
-
-    def _execute(self, call: TaskCall) -> Execution:
-        once = self.oncelery
-        known = insist(once.ledger.get, call.submission.id) if call.unsure else None
-        if known and call.submission.is_another_call(known):
-            call.set_apart()
-        ended = execute(once.ledger, once.heartbeat, call)
-        if isinstance(ended, Finished | Busy) and call.submission.is_another_call(ended.job):
-            call.set_apart()
-            ended = execute(once.ledger, once.heartbeat, call)
-        return ended
 
     @property
     def granted_run(self) -> Callable[..., Any]:
