@@ -14,7 +14,7 @@ from oncelery.stores.postgres.connections import BoundedConnection
 #: Of the functions in this folder. Raise it with every change of one, or servers that have them will not get it.
 #: Processes of the version before go on calling them while a new version is rolled out: what a function takes and gives
 #: may only be added to.
-REVISION = 4
+REVISION = 5
 
 #: How long a migration may wait for another one, and take.
 MIGRATION_SECONDS = 300

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from oncelery.testing.conformance.auditing import Auditing
 from oncelery.testing.conformance.cells import Table
+from oncelery.testing.conformance.clocks import WrongClocks
 from oncelery.testing.conformance.dead_letters import Burying
 from oncelery.testing.conformance.ending import Cancelling, Completing, Releasing, Remembering
 from oncelery.testing.conformance.entangled import Entangled
@@ -42,6 +43,7 @@ class StoreConformance(
     Remembering,
     LostMessages,
     LostWorkers,
+    WrongClocks,
     Receiving,
     Finding,
     Auditing,
