@@ -286,7 +286,9 @@ class Job(Struct, frozen=True, kw_only=True):
 
     def keeps_key(self, now: datetime) -> bool:
         """Whether a new submission gets this job back."""
-        return self.state.live or bool(self.retained_until and self.retained_until > now)
+        # A retention of nothing keeps no key, whatever the clock said when the job ended.
+        ended = self.settled_at or now
+        return self.state.live or bool(self.retained_until and self.retained_until > max(now, ended))
 
     def lease(self, duration: timedelta, durability: Durability) -> Lease:
         """Give the lease of the run under way."""

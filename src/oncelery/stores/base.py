@@ -15,6 +15,9 @@ Rules for all verbs:
    `renew`, `record` and `settle` answer Fenced to a run that was superseded. They answer Absent where the job is not
    known, or has a lower fence than the lease: a fail-over has undone the grant, and no other run has the job.
 7. Any number of threads may use one store at once; a process that was forked may use its parent's.
+8. A clock may be ahead for a moment. Nothing that was written then lasts for as long as it was ahead: `begin` and `due`
+   take back what a live job cannot have (a change later than now, a lease longer than it was given for, a next check
+   after a re-publication later than `SLOW_CHECK`). Only a finished job keeps its key, and is kept, for so much longer.
 """
 
 from __future__ import annotations
@@ -114,7 +117,7 @@ class Store(Protocol):
         """
 
     def renew(self, leases: Sequence[Lease]) -> Sequence[RenewAnswer]:
-        """Extend each lease that is still ours to its `duration` from now, in one round trip; answers in order.
+        """Let each lease that is still ours last its `duration` from now, in one round trip; answers in order.
 
         Fenced if it is not ours; Absent if the job, or this run's grant, is not known.
         """
@@ -186,7 +189,7 @@ class Store(Protocol):
 
         - running under a lapsed lease (its worker is gone); if a cancel is requested, it ends here as cancelled.
         - queued, its message `PUBLISH_GRACE` overdue, and missing by a sign: the broker's queue is empty, or a job
-          sent to the same queue later has begun (the watermark), or `SLOW_CHECK` has passed.
+          sent to the same queue later has begun (the watermark; none, if later than now), or `SLOW_CHECK` has passed.
           Not one that waits `behind` another: that one's end makes it due.
         - queued, and published again n times before: after PUBLISH_GRACE * 2**n, at most SLOW_CHECK.
           What `SLOW_CHECK` alone has told does not count: a backlog is old and healthy.

@@ -196,16 +196,43 @@ def dead_letters_expire(original: Original, entry: Entry, now: datetime) -> bool
 
 
 @bug(Entry, "renew")
-def a_renewal_may_shorten_a_lease(_: Original, entry: Entry, now: datetime, lease: timedelta) -> datetime:
-    entry.next_check = now + lease
-    entry.job = replace(entry.job, lease_until=now + lease)
-    return now + lease
+def a_renewal_never_shortens_a_lease(original: Original, entry: Entry, now: datetime, lease: timedelta) -> datetime:
+    until: datetime = max(entry.job.lease_until or now, original(entry, now, lease))
+    entry.job = replace(entry.job, lease_until=until)
+    return until
 
 
 @bug(Entry, "queue")
 def a_released_job_may_begin_at_once(original: Original, entry: Entry, now: datetime, delay: timedelta) -> None:
     original(entry, now, delay)
     entry.job = replace(entry.job, not_before=None)
+
+
+# Clocks that were ahead
+
+
+@bug(Entry, "set_right")
+def what_a_clock_ahead_has_written_stays(_: Original, _entry: Entry, _now: datetime) -> None:
+    pass
+
+
+@bug(Entry, "set_right")
+def a_lease_of_a_clock_ahead_stays(original: Original, entry: Entry, now: datetime) -> None:
+    until = entry.job.lease_until
+    original(entry, now)
+    entry.job = replace(entry.job, lease_until=until)
+
+
+@bug(Shelf, "watermark")
+def a_watermark_later_than_now_counts(_: Original, shelf: Shelf, _now: datetime, queue: str) -> datetime:
+    return shelf._watermarks.get(queue, EPOCH)
+
+
+@bug(Entry, "follow")
+def a_job_that_waits_no_more_says_nothing_of_it(original: Original, entry: Entry, now: datetime, fence: int) -> None:
+    changed_at = entry.job.changed_at
+    original(entry, now, fence)
+    entry.job = replace(entry.job, changed_at=changed_at)
 
 
 # Sweeping
@@ -268,8 +295,8 @@ def the_watermark_is_ignored(original: Original, entry: Entry, now: datetime, se
 
 
 @bug(Shelf, "raise_watermark")
-def every_grant_moves_the_watermark(_: Original, shelf: Shelf, entry: Entry) -> None:
-    shelf._watermarks[entry.job.queue] = max(shelf.watermark(entry.job.queue), entry.sent_at)
+def every_grant_moves_the_watermark(_: Original, shelf: Shelf, now: datetime, entry: Entry) -> None:
+    shelf._watermarks[entry.job.queue] = max(shelf.watermark(now, entry.job.queue), entry.sent_at)
 
 
 # Trails, revivals, duplicates

@@ -50,11 +50,47 @@ BUGS = {
         ";",
         "another_holder",
     ),
-    "a renewal may shorten a lease": (
+    "a renewal never shortens a lease": (
         "renew.sql",
-        "lease_until = greatest(lease_until, now + lease.duration),",
         "lease_until = now + lease.duration,",
-        "shortens",
+        "lease_until = greatest(lease_until, now + lease.duration),",
+        "a_renewal",
+    ),
+    "a lease of a clock that was ahead stays": (
+        "entry.sql",
+        "job.lease_until := least(job.lease_until, p_now + job.lease_for);",
+        "",
+        "in_that_moment_lapses",
+    ),
+    "due takes back nothing that a clock ahead has written": (
+        "due.sql",
+        "PERFORM set_right(job, now);",
+        "",
+        "in_that_moment",
+    ),
+    "a delay of a clock that was ahead stays": (
+        "entry.sql",
+        "job.not_before := job.not_before - v_ahead;",
+        "",
+        "a_delay_that_began",
+    ),
+    "due goes by a watermark later than now": (
+        "entry.sql",
+        "AND sent_at > p_job.sent_at AND sent_at <= p_now",
+        "AND sent_at > p_job.sent_at",
+        "a_watermark_later",
+    ),
+    "a watermark later than now is never moved": (
+        "entry.sql",
+        "p_sent_at > v_sent_at + p_stride OR v_sent_at > p_now",
+        "p_sent_at > v_sent_at + p_stride",
+        "a_watermark_later",
+    ),
+    "a key without retention is kept by a clock that was ahead": (
+        "entry.sql",
+        "job.retained_until > greatest(p_now, job.settled_at)",
+        "job.retained_until > p_now",
+        "without_retention",
     ),
     "a renewal of a grant that was undone is taken for superseded": (
         "renew.sql",
@@ -118,7 +154,7 @@ BUGS = {
     ),
     "retention is ignored": (
         "entry.sql",
-        "OR job.retained_until > p_now",
+        "OR job.retained_until > greatest(p_now, job.settled_at)",
         "",
         "retention",
     ),

@@ -62,9 +62,69 @@ BUGS = {
     ),
     "a renewal does not move the check": (
         "renew.lua",
-        "call('ZADD', ns .. 'live:' .. run[6], digits(RUNS + lease_until), id)",
+        "call('ZADD', ns .. 'live:' .. run[5], digits(RUNS + lease_until), id)",
         "",
         "renewed_run",
+    ),
+    "a renewal never shortens a lease": (
+        "renew.lua",
+        "digits(now + duration)",
+        "digits(math.max(tonumber(call('HGET', name, 'lease_until')), now + duration))",
+        "a_renewal",
+    ),
+    "a lease of a clock that was ahead stays": (
+        "parts/changes.lua",
+        "changes.lease_until = now + job.lease_for",
+        "",
+        "in_that_moment_lapses",
+    ),
+    "a delay of a clock that was ahead stays": (
+        "parts/changes.lua",
+        "job.not_before and job.not_before - ahead",
+        "job.not_before",
+        "a_delay_that_began",
+    ),
+    "due does not look at jobs that changed later than now": (
+        "due.lua",
+        "set_right_all(ns .. 'held:' .. kinds[i], now, '+inf')",
+        "",
+        "in_that_moment",
+    ),
+    "due does not look at messages that were sent later than now": (
+        "due.lua",
+        "set_right_all(live, now, '(' .. digits(RUNS))",
+        "",
+        "in_that_moment",
+    ),
+    "due does not look at checks that are too late": (
+        "due.lua",
+        "set_right_all(ns .. 'again', now + SLOW_CHECK, '+inf')",
+        "",
+        "in_that_moment",
+    ),
+    "due goes by a watermark later than now": (
+        "due.lua",
+        "tonumber(kinds[i + 1]) <= now and kinds[i + 1] - 1 or 0",
+        "kinds[i + 1] - 1",
+        "a_watermark_later",
+    ),
+    "a watermark later than now is never moved": (
+        "begin.lua",
+        "tonumber(call('ZSCORE', ns .. 'kinds', kind)) > now",
+        "false",
+        "a_watermark_later",
+    ),
+    "a job sent later than now moves the watermark": (
+        "begin.lua",
+        "tonumber(sent_at) <= now and ",
+        "",
+        "moves_no_watermark",
+    ),
+    "a key without retention is kept by a clock that was ahead": (
+        "parts/reading.lua",
+        "tonumber(job.retention) > 0\n    and ",
+        "",
+        "without_retention",
     ),
     "a record compares no holder": (
         "record.lua",
@@ -266,8 +326,8 @@ BUGS = {
     ),
     "due goes by a watermark that is not passed": (
         "due.lua",
-        "tonumber(kinds[i + 1]) - 1",
-        "tonumber(kinds[i + 1]) + 1",
+        "kinds[i + 1] - 1 or 0",
+        "kinds[i + 1] + 1 or 0",
         "watermark",
     ),
     "a forced cancel leaves the run its claim": (

@@ -51,6 +51,8 @@ class Entry:
     #: How often the sweeper has published it since then, but for those times when it was merely old.
     resent: int = 0
     received: int = 0
+    #: How long the lease of its run is.
+    lease_for: timedelta = NO_TIME
     #: Until when someone who opens a message of it is taken to be alive.
     opened_until: datetime | None = None
     #: A run of it was cut short: its effect may have happened.
@@ -129,6 +131,7 @@ class Entry:
         """Queued to running, under a higher fence."""
         self.forget_receipts()
         self.resent = 0
+        self.lease_for = lease
         self.next_check = now + lease
         self.job = replace(
             self.job,
@@ -150,11 +153,26 @@ class Entry:
         return Granted(held, self.interrupted, job.steps, job.body if self.amended else None)
 
     def renew(self, now: datetime, lease: timedelta) -> datetime:
-        """Extend the lease; it never gets shorter."""
-        until = max(self.job.lease_until or now, now + lease)
+        """Let the lease last its duration from now, whatever a clock that was ahead has written."""
+        until = now + lease
+        self.lease_for = lease
         self.next_check = until
         self.job = replace(self.job, lease_until=until)
         return until
+
+    def set_right(self, now: datetime) -> None:
+        """Take back what a clock that was ahead has written: no time of a live job is later than it can be."""
+        job = self.job
+        if (ahead := job.changed_at - now) > NO_TIME:
+            self.job = job = replace(job, changed_at=now, not_before=job.not_before and job.not_before - ahead)
+            if job.state is State.QUEUED:
+                self.sent_at = min(self.sent_at, max(now, job.not_before or now))
+                self.next_check = min(self.next_check, self.sent_at + SLOW_CHECK)
+        if job.lease_until:
+            self.job = job = replace(job, lease_until=min(job.lease_until, now + self.lease_for))
+        latest = now + SLOW_CHECK if self.resent else job.lease_until
+        if latest:
+            self.next_check = min(self.next_check, max(latest, job.lease_until or latest))
 
     def record(self, progress: Progress | None, step: tuple[str, bytes] | None) -> None:
         """Note progress, or a step; the first value of a step stays."""
@@ -211,10 +229,12 @@ class Entry:
 
     def follow(self, now: datetime, fence: int) -> None:
         """Stop waiting behind another job, which has ended under this fence."""
-        self.sent_at = max(now, self.job.not_before or now)
+        not_before = self.job.not_before or now
+        self.sent_at = max(now, not_before)
         # No sign is needed: whoever ended that job may have died before it published this one.
         self.next_check = self.sent_at + PUBLISH_GRACE
-        self.job = replace(self.job, behind="", fence=max(self.job.fence, fence))
+        changed_at = self.job.changed_at if not_before > now else now
+        self.job = replace(self.job, behind="", changed_at=changed_at, fence=max(self.job.fence, fence))
 
     def amend(self, body: bytes | None, digest: str) -> None:
         """Take over a newer payload, which the worker then gets from the ledger instead of the message."""
@@ -271,6 +291,9 @@ class Entry:
         if lease == NO_TIME:
             self.opened_until = None
             return True
+        if lease and self.opened_until and self.opened_until > now + lease:
+            # Written by a clock that was ahead.
+            self.opened_until = None
         if lease is None or (self.opened_until and self.opened_until <= now):
             self.received += 1
         elif self.opened_until:

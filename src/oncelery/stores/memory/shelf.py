@@ -48,14 +48,18 @@ class Shelf:
         if submission.alias and others < ALIASES_KEPT:
             self._aliases[submission.alias] = job_id, submission.digest
 
-    def watermark(self, queue: str) -> datetime:
-        """Tell when the job was sent that was sent last among those of a queue that have begun."""
-        return self._watermarks.get(queue, EPOCH)
+    def watermark(self, now: datetime, queue: str) -> datetime:
+        """Tell when the job was sent that was sent last among those of a queue that have begun.
 
-    def raise_watermark(self, entry: Entry) -> None:
+        A time later than now was written by a clock that was ahead, and counts as none.
+        """
+        sent_at = self._watermarks.get(queue, EPOCH)
+        return sent_at if sent_at <= now else EPOCH
+
+    def raise_watermark(self, now: datetime, entry: Entry) -> None:
         """Note that a job begins; only a first, undelayed message tells when others of its queue should have come."""
         if entry.job.begun_at is None and entry.sent_at == entry.job.created_at:
-            self._watermarks[entry.job.queue] = max(self.watermark(entry.job.queue), entry.sent_at)
+            self._watermarks[entry.job.queue] = max(self.watermark(now, entry.job.queue), entry.sent_at)
 
     def accept(self, now: datetime, submission: Submission) -> Entry:
         """Put up a new job as the last one of its key."""

@@ -90,6 +90,8 @@ class MemoryStore:
         hold: bool,
     ) -> a.BeginAnswer:
         known = self._shelf.readable(now, submission.id)
+        if known and known.job.state.live:
+            known.set_right(now)
         entry = known or self._find_by_key(now, submission)
         if not isinstance(entry, Entry):
             return entry
@@ -105,7 +107,7 @@ class MemoryStore:
             entry.bury(now, reason)
             return a.Buried(self._shelf.ended(now, entry))
         if known:
-            self._shelf.raise_watermark(entry)
+            self._shelf.raise_watermark(now, entry)
         entry.grant(now, holder=holder, worker=worker, lease=lease)
         return entry.granted(submission, lease)
 
@@ -135,6 +137,8 @@ class MemoryStore:
             entry, digest = named
             return self._meet(now, entry, submission, differs=differ(submission.digest, digest))
         keeper = self._shelf.keeper(now, submission.key)
+        if keeper and keeper.job.state.live:
+            keeper.set_right(now)
         if keeper and keeper.lapsed(now) and keeper.job.body == b"":
             self._shelf.end_lapsed(now, keeper)
             keeper = self._shelf.keeper(now, submission.key)
@@ -296,9 +300,12 @@ class MemoryStore:
     ) -> Sequence[Job]:
         taken: list[Job] = []
         ended: list[Job] = []
+        for entry in self._shelf.entries.values():
+            if entry.job.state.live:
+                entry.set_right(now)
         for entry in sorted(self._shelf.entries.values(), key=lambda entry: entry.next_check):
             queue = entry.job.queue
-            sent_before = now if queue in empty_queues else self._shelf.watermark(queue)
+            sent_before = now if queue in empty_queues else self._shelf.watermark(now, queue)
             if not entry.missing(now, sent_before):
                 continue
             if entry.job.body == b"" or (entry.lapsed(now) and entry.job.cancel_requested):

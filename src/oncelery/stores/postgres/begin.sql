@@ -27,6 +27,9 @@ BEGIN
   v_known := job.id IS NOT NULL AND (job.expires_at IS NULL OR job.expires_at > now);
 
   IF v_known THEN
+    IF job.state = 'running' OR job.changed_at > now THEN
+      job := set_right(job, now);
+    END IF;
     v_meets := job.state IN ('completed', 'buried')
       OR (job.state = 'running' AND job.holder <> p_holder AND job.lease_until > now);
   ELSE
@@ -37,7 +40,7 @@ BEGIN
       v_differ := asked.differs;
     END IF;
     IF job.id IS NULL THEN
-      job := keeper(p_key, now);
+      job := set_right(keeper(p_key, now), now);
       IF job.state = 'running' AND job.lease_until <= now AND job.body = '' THEN
         PERFORM end_lapsed(job, now);
         job := keeper(p_key, now);
@@ -94,11 +97,13 @@ BEGIN
     END IF;
     -- Only a first, undelayed message tells when others of its queue should have come.
     IF v_known AND job.begun_at IS NULL AND job.sent_at = job.created_at THEN
-      PERFORM move_watermark(job.queue, job.sent_at, p_now);
+      PERFORM move_watermark(
+        job.queue, job.sent_at, now, CASE WHEN p_now IS NULL THEN interval '0.1 seconds' ELSE '0' END
+      );
     END IF;
     UPDATE jobs SET
       state = 'running', changed_at = now, begun_at = now, not_before = NULL,
-      lease_until = now + p_lease, next_check = now + p_lease,
+      lease_until = now + p_lease, lease_for = p_lease, next_check = now + p_lease,
       holder = p_holder, worker = p_worker, attempt = attempt + 1,
       fence = greatest(fence + 1, (extract(epoch FROM now) * 1000000)::bigint),
       received = 0, opened_until = NULL, resent = 0

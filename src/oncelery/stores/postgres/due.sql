@@ -9,9 +9,25 @@ CREATE OR REPLACE FUNCTION due(p_limit integer, p_empty_queues text[], p_formats
 LANGUAGE plpgsql SET search_path FROM CURRENT SET enable_seqscan = off SET jit = off AS $$
 DECLARE
   now timestamptz := coalesce(p_now, clock_timestamp());
+  -- Others go on while this is at work: what they have written meanwhile was written by no clock that was ahead.
+  v_latest timestamptz := now + CASE WHEN p_now IS NULL THEN interval '1 second' ELSE '0' END;
   job jobs;
   v_merely_old boolean;
 BEGIN
+  FOR job IN
+    SELECT * FROM jobs WHERE id = ANY (ARRAY(
+      SELECT id FROM jobs WHERE changed_at > v_latest AND state IN ('queued', 'running')
+      UNION ALL
+      SELECT id FROM jobs WHERE state = 'running' AND (
+        lease_until > v_latest + lease_for OR (resent > 0 AND next_check > v_latest + slow_check())
+      )
+      UNION ALL
+      SELECT id FROM jobs WHERE state = 'queued' AND resent > 0 AND next_check > v_latest + slow_check()
+    )) LIMIT 10 * p_limit FOR UPDATE SKIP LOCKED
+  LOOP
+    PERFORM set_right(job, now);
+  END LOOP;
+
   FOR job IN
     SELECT * FROM jobs WHERE id = ANY (ARRAY(
       SELECT id FROM jobs WHERE state = 'running' AND lease_until <= now AND (cancel_requested OR body = '')
@@ -34,7 +50,7 @@ BEGIN
       SELECT id FROM jobs WHERE state = 'queued' AND behind = '' AND next_check <= now AND is_readable(body, p_formats)
       ORDER BY next_check LIMIT p_limit FOR UPDATE SKIP LOCKED
     ), sign AS (
-      SELECT queue, sent_at AS before FROM watermarks
+      SELECT queue, sent_at AS before FROM watermarks WHERE sent_at <= now
       UNION ALL
       SELECT queue, 'infinity' FROM unnest(p_empty_queues) AS queue
     ), missing AS (

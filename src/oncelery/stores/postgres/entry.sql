@@ -72,7 +72,8 @@ DECLARE
   job jobs;
 BEGIN
   SELECT * INTO job FROM jobs WHERE key = p_key AND newest FOR UPDATE;
-  IF job.state IN ('queued', 'running') OR job.retained_until > p_now THEN
+  -- A retention of nothing keeps no key, whatever the clock said when the job ended.
+  IF job.state IN ('queued', 'running') OR job.retained_until > greatest(p_now, job.settled_at) THEN
     RETURN job;
   END IF;
   RETURN NULL;
@@ -262,6 +263,7 @@ BEGIN
     -- No sign is needed to publish it: whoever ended this job may have died before it did so.
     UPDATE jobs SET
       newest = true, behind = '', fence = greatest(fence, job.fence),
+      changed_at = CASE WHEN not_before > p_now THEN changed_at ELSE p_now END,
       sent_at = greatest(p_now, not_before), next_check = greatest(p_now, not_before) + publish_grace()
     WHERE id = job.trail_id;
   END IF;
@@ -285,6 +287,39 @@ BEGIN
   RETURN finish(
     p_job.id, 'cancelled', p_now, coalesce(nullif(p_job.cancel_reason, ''), 'lapsed'), p_superseded => true
   );
+END $$;
+
+-- Take back what a clock that was ahead has written: no time of a live job is later than it can be.
+CREATE OR REPLACE FUNCTION set_right(p_job jobs, p_now timestamptz) RETURNS jobs LANGUAGE plpgsql AS $$
+DECLARE
+  job jobs := p_job;
+  v_ahead interval := job.changed_at - p_now;
+BEGIN
+  IF job.id IS NULL OR job.state NOT IN ('queued', 'running') THEN
+    RETURN job;
+  END IF;
+  IF v_ahead > '0' THEN
+    job.changed_at := p_now;
+    job.not_before := job.not_before - v_ahead;
+    IF job.state = 'queued' THEN
+      job.sent_at := least(job.sent_at, greatest(p_now, job.not_before));
+      job.next_check := least(job.next_check, job.sent_at + slow_check());
+    END IF;
+  END IF;
+  IF job.state = 'running' THEN
+    job.lease_until := least(job.lease_until, p_now + job.lease_for);
+    job.next_check := least(job.next_check, greatest(job.lease_until, CASE WHEN job.resent > 0 THEN p_now + slow_check() END));
+  ELSIF job.resent > 0 THEN
+    job.next_check := least(job.next_check, p_now + slow_check());
+  END IF;
+  IF (job.changed_at, job.lease_until, job.next_check) IS DISTINCT FROM
+    (p_job.changed_at, p_job.lease_until, p_job.next_check) THEN
+    UPDATE jobs SET
+      changed_at = job.changed_at, not_before = job.not_before, sent_at = job.sent_at, lease_until = job.lease_until,
+      next_check = job.next_check
+    WHERE id = job.id;
+  END IF;
+  RETURN job;
 END $$;
 
 -- Whether the message or the worker of a job seems to be lost.
@@ -316,25 +351,25 @@ BEGIN
   RETURN CASE
     WHEN p_job.state = 'running' OR p_job.resent > 0 OR p_job.sent_at > p_now - publish_grace() THEN false
     WHEN p_job.queue = ANY (p_empty_queues) THEN true
-    ELSE EXISTS (SELECT FROM watermarks WHERE queue = p_job.queue AND sent_at > p_job.sent_at)
+    ELSE EXISTS (SELECT FROM watermarks WHERE queue = p_job.queue AND sent_at > p_job.sent_at AND sent_at <= p_now)
   END;
 END $$;
 
 -- Note when the newest job that has begun was sent. One row serves a whole queue. Who finds it locked goes on, because
 -- waiting here would let only one job of the queue begin per commit. And it moves ten times a second at most, because
 -- each move leaves a dead row behind, which a backup's snapshot keeps for hours. (With a clock of its own, in tests, it
--- moves each time.) A watermark that lags is moved by the next job.
-CREATE OR REPLACE FUNCTION move_watermark(p_queue text, p_sent_at timestamptz, p_now timestamptz) RETURNS void
-LANGUAGE plpgsql AS $$
+-- moves each time.) A watermark that lags is moved by the next job. One later than now was written by a clock that was
+-- ahead: it counts as none.
+CREATE OR REPLACE FUNCTION move_watermark(p_queue text, p_sent_at timestamptz, p_now timestamptz, p_stride interval)
+RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
   v_sent_at timestamptz;
-  v_stride interval := CASE WHEN p_now IS NULL THEN '0.1 seconds' ELSE '0' END;
 BEGIN
   SELECT sent_at INTO v_sent_at FROM watermarks WHERE queue = p_queue;
   IF NOT FOUND THEN
     INSERT INTO watermarks VALUES (p_queue, p_sent_at) ON CONFLICT DO NOTHING;
-  ELSIF p_sent_at > v_sent_at + v_stride THEN
-    PERFORM FROM watermarks WHERE queue = p_queue AND sent_at < p_sent_at FOR UPDATE SKIP LOCKED;
+  ELSIF p_sent_at > v_sent_at + p_stride OR v_sent_at > p_now THEN
+    PERFORM FROM watermarks WHERE queue = p_queue AND (sent_at < p_sent_at OR sent_at > p_now) FOR UPDATE SKIP LOCKED;
     IF FOUND THEN
       UPDATE watermarks SET sent_at = p_sent_at WHERE queue = p_queue;
     END IF;

@@ -14,6 +14,10 @@ BEGIN
     answer := 'Absent';
     RETURN;
   ELSIF job.state = 'queued' THEN
+    IF p_lease > '0' AND job.opened_until > now + p_lease THEN
+      -- Written by a clock that was ahead.
+      job.opened_until := NULL;
+    END IF;
     v_death := p_lease IS NULL OR (p_lease > '0' AND coalesce(job.opened_until <= now, false));
     IF NOT v_death AND p_lease > '0' AND job.opened_until IS NOT NULL THEN
       answer := 'Busy';

@@ -3,8 +3,8 @@
 -- out: one row of arrays, in the same order: whether it is ours, the lease's end, whether a cancel is requested, the state
 --      (null: the job, or this run's grant, is not known)
 --
--- Touches no indexed column, so that a renewal leaves the indexes alone: next_check only goes down, when the sweeper had
--- put it off beyond the new lease.
+-- The lease lasts its duration from now, whatever a clock that was ahead has written. Touches no indexed column, so that a
+-- renewal leaves the indexes alone: next_check only goes down, when the sweeper had put it off beyond the new lease.
 CREATE OR REPLACE FUNCTION renew(
   p_ids text[], p_holders text[], p_fences bigint[], p_durations interval[], p_now timestamptz,
   OUT ours boolean[], OUT untils timestamptz[], OUT cancels boolean[], OUT states text[]
@@ -30,8 +30,8 @@ BEGIN
         END IF;
         IF v_waits OR FOUND THEN
           UPDATE jobs SET
-            lease_until = greatest(lease_until, now + lease.duration),
-            next_check = least(next_check, greatest(lease_until, now + lease.duration))
+            lease_until = now + lease.duration, lease_for = lease.duration,
+            next_check = least(next_check, now + lease.duration)
           WHERE id = lease.id AND state = 'running' AND fence = lease.fence AND holder = lease.holder;
         END IF;
         SELECT *, state = 'running' AND fence = lease.fence AND holder = lease.holder AS is_ours INTO job

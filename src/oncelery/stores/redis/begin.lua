@@ -9,15 +9,23 @@
 --include parts/shared.lua
 local id, key, holder, worker, lease = ARGV[2], ARGV[3], ARGV[6], ARGV[7], ARGV[8]
 
+-- A watermark later than now was written by a clock that was ahead: it counts as none.
+local function raise_watermark(kind, sent_at)
+  if tonumber(sent_at) <= now and call('ZADD', ns .. 'kinds', 'GT', 'CH', sent_at, kind) == 0
+    and tonumber(call('ZSCORE', ns .. 'kinds', kind)) > now then
+    call('ZADD', ns .. 'kinds', sent_at, kind)
+  end
+end
+
 -- The common case: a first run, to whose job nothing has happened before.
 local hash = ns .. 'job:' .. id
 local fields = call('HMGET', hash, 'plain', 'state', 'fence', 'key', 'kind', 'created_at')
 if fields[1] and fields[2] == QUEUED and fields[4] == key and tonumber(fields[3]) < now then
   local lease_until = now + lease
   call('HSET', hash, 'state', RUNNING, 'fence', at, 'lease_until', digits(lease_until),
-    'holder', holder, 'worker', worker)
+    'lease_for', lease, 'holder', holder, 'worker', worker)
   call('ZADD', ns .. 'live:' .. fields[5], digits(RUNS + lease_until), id)
-  call('ZADD', ns .. 'kinds', 'GT', fields[6], fields[5])
+  raise_watermark(fields[5], fields[6])
   return at
 end
 
@@ -32,13 +40,14 @@ local max_crashes, hold, body = offer[7], offer[8], ARGV[9]
 local function grant(job)
   -- Only a first, undelayed message tells when others of its queue should have come.
   if not job.begun_at and job.sent_at == job.created_at then
-    call('ZADD', ns .. 'kinds', 'GT', job.sent_at, job.kind)
+    raise_watermark(job.kind, job.sent_at)
   end
   move(job, {
     state = RUNNING,
     changed_at = at,
     begun_at = at,
     lease_until = now + lease,
+    lease_for = lease,
     not_before = false,
     held = false,
     holder = holder,
@@ -78,6 +87,9 @@ end
 
 local old = known(id)
 local job = readable(old)
+if job and live(job) then
+  set_right(job)
+end
 
 if not job then
   local asked, differs = named()
@@ -85,6 +97,9 @@ if not job then
     return meet(asked, differs)
   end
   local last = last_of(key)
+  if last and live(last) then
+    set_right(last)
+  end
   if last and lapsed(last) and body_of(last) == '' then
     end_lapsed(last)
     last = last_of(key)

@@ -14,7 +14,9 @@ local kinds = call('ZRANGE', ns .. 'kinds', 0, -1, 'WITHSCORES')
 local sent_before = {}
 for i = 1, #kinds, 2 do
   local queue = cjson.decode(kinds[i])[2]
-  sent_before[queue] = math.max(sent_before[queue] or 0, tonumber(kinds[i + 1]) - 1)
+  -- A watermark later than now was written by a clock that was ahead: it counts as none.
+  local watermark = tonumber(kinds[i + 1]) <= now and kinds[i + 1] - 1 or 0
+  sent_before[queue] = math.max(sent_before[queue] or 0, watermark)
 end
 for i = 4, #ARGV do
   sent_before[ARGV[i]] = now
@@ -82,10 +84,35 @@ local function take_all(found)
   return done
 end
 
+-- What a clock that was ahead has written is set right first; these ranges are empty unless one was.
+local function set_right_all(index, after, before)
+  local ids = call('ZREVRANGEBYSCORE', index, before, '(' .. digits(after), 'LIMIT', 0, SET_RIGHT_AT_ONCE)
+  for _, id in ipairs(ids) do
+    local job = unfinished(id)
+    if job then
+      set_right(job)
+    end
+  end
+end
+
+for i = 1, #kinds, 2 do
+  local live = ns .. 'live:' .. kinds[i]
+  set_right_all(live, now, '(' .. digits(RUNS))
+  set_right_all(ns .. 'held:' .. kinds[i], now, '+inf')
+  -- Leases of one kind are equally long, as a rule: none is wrong unless the one that lapses last is.
+  local last = call('ZREVRANGEBYSCORE', live, '+inf', digits(RUNS + now), 'WITHSCORES', 'LIMIT', 0, 1)
+  local lease_for = last[1] and call('HGET', ns .. 'job:' .. last[1], 'lease_for')
+  if lease_for and last[2] - RUNS > now + lease_for then
+    set_right_all(live, RUNS + now + lease_for, '+inf')
+  end
+end
+set_right_all(ns .. 'again', now + SLOW_CHECK, '+inf')
+
 -- Those whose check has come; again, if some of them only ended.
 repeat
   local found = {}
   look(found, ns .. 'due', 0, now, 0)
+  look(found, ns .. 'again', 0, now, 0)
   for i = 1, #kinds, 2 do
     look(found, ns .. 'live:' .. kinds[i], RUNS, RUNS + now, -RUNS)
     look(found, ns .. 'live:' .. kinds[i], 0, now - SLOW_CHECK, SLOW_CHECK)

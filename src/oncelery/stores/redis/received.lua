@@ -21,6 +21,10 @@ end
 local deaths, till = (job.received or '0'):match('^(%d+):?(%d*)$')
 if job.state == QUEUED then
   deaths, till = tonumber(deaths), tonumber(till)
+  if till and lease and lease > 0 and till > now + lease then
+    -- Written by a clock that was ahead.
+    till = nil
+  end
   if not lease or (lease > 0 and till and till <= now) then
     deaths = deaths + 1
   elseif lease > 0 and till then

@@ -9,13 +9,13 @@ local answers = {}
 for i = 2, #ARGV, 4 do
   local id, fence, holder, duration = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
   local name = ns .. 'job:' .. id
-  local run = call('HMGET', name, 'state', 'fence', 'holder', 'lease_until', 'cancel_requested', 'kind')
+  local run = call('HMGET', name, 'state', 'fence', 'holder', 'cancel_requested', 'kind')
   if run[1] == RUNNING and run[2] == fence and run[3] == holder then
-    local lease_until = digits(math.max(tonumber(run[4]), now + duration))
-    call('HSET', name, 'lease_until', lease_until)
-    call('ZADD', ns .. 'live:' .. run[6], digits(RUNS + lease_until), id)
+    local lease_until = digits(now + duration)
+    call('HSET', name, 'lease_until', lease_until, 'lease_for', duration)
+    call('ZADD', ns .. 'live:' .. run[5], digits(RUNS + lease_until), id)
     answers[#answers + 1] = lease_until
-    answers[#answers + 1] = run[5] or ''
+    answers[#answers + 1] = run[4] or ''
   else
     local job = readable(known(id))
     answers[#answers + 1] = absent(job, fence) and '' or job.state

@@ -26,6 +26,9 @@ FETCHED_AT_ONCE = 64
 #: How many jobs end in one call of `due`, beside those it gives.
 ENDED_AT_ONCE = 1_000
 
+#: How many jobs of each kind are set right in one call of `due`, after a clock was ahead.
+SET_RIGHT_AT_ONCE = 100
+
 #: What is added to the time at which a running job is looked at, so that it comes after all queued ones in the sorted
 #: set that lists both: their times are microseconds since 1970, and below this until 2096.
 RUNS = 4_000_000_000_000_000
@@ -45,6 +48,7 @@ CONSTANTS = {
     "EXAMINED_AT_ONCE": EXAMINED_AT_ONCE,
     "FETCHED_AT_ONCE": FETCHED_AT_ONCE,
     "ENDED_AT_ONCE": ENDED_AT_ONCE,
+    "SET_RIGHT_AT_ONCE": SET_RIGHT_AT_ONCE,
 }
 
 #: What a server that is full may run all the same: scripts that only read, and those that leave less than they found

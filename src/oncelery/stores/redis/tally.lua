@@ -15,6 +15,7 @@ local function check(index, oldest, newest, later)
 end
 
 check(ns .. 'due', 0, now, 0)
+check(ns .. 'again', 0, now, 0)
 for _, kind in ipairs(call('ZRANGE', ns .. 'kinds', 0, -1)) do
   local live = ns .. 'live:' .. kind
   -- There are as many as workers have processes and threads, so that no index of leases is kept.

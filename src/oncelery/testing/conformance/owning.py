@@ -277,12 +277,12 @@ class Renewing(Fixtures):
 
         assert isinstance(begin(store, holder="second"), Busy)
 
-    def test_a_renewal_never_shortens_a_lease(self, store: Store, clock: FakeClock) -> None:
+    def test_a_renewal_lasts_its_duration_from_a_clock_that_was_set_back(self, store: Store, clock: FakeClock) -> None:
         lease = running(store)
         clock.advance(seconds=-20)
 
-        assert store.renew([lease]) == [Renewed(lease.until, cancel_requested=False)]
-        assert seen(store).lease_until == lease.until
+        assert store.renew([lease]) == [Renewed(clock.now + LEASE, cancel_requested=False)]
+        assert seen(store).lease_until == clock.now + LEASE
 
     def test_a_renewal_is_no_transition(self, store: Store, clock: FakeClock) -> None:
         lease = running(store)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from oncelery.testing.conformance.aliases import Aliases
 from oncelery.testing.conformance.auditing import Auditing
 from oncelery.testing.conformance.cells import Table
+from oncelery.testing.conformance.clocks import WrongClocks
 from oncelery.testing.conformance.dead_letters import Burying, Resubmitting
 from oncelery.testing.conformance.ending import Cancelling, Completing, Releasing, Remembering
 from oncelery.testing.conformance.entangled import Entangled
@@ -45,6 +46,7 @@ class StoreConformance(
     Remembering,
     LostMessages,
     LostWorkers,
+    WrongClocks,
     Receiving,
     Finding,
     Auditing,

@@ -20,6 +20,8 @@ CREATE TABLE jobs (
   sent_at timestamptz NOT NULL,
   -- When to look after it. A running job is looked after no earlier than its lease lapses: see renew.sql.
   next_check timestamptz NOT NULL,
+  -- How long the lease of its run is; null before the first.
+  lease_for interval,
   retention interval NOT NULL,
   history interval NOT NULL,
   attempt integer NOT NULL DEFAULT 0,
@@ -79,6 +81,7 @@ CREATE UNIQUE INDEX jobs_of_key ON jobs (key) WHERE newest;
 -- follow every renewal.)
 CREATE INDEX jobs_to_check ON jobs (next_check) WHERE state = 'queued' AND behind = '';
 CREATE INDEX jobs_unpublishable ON jobs (next_check) WHERE state = 'queued' AND body = '';
+CREATE INDEX jobs_resent ON jobs (next_check) WHERE state = 'queued' AND resent > 0;
 CREATE INDEX jobs_waiting ON jobs (queue, sent_at) WHERE state = 'queued' AND behind = '' AND resent = 0;
 
 -- find, newest change first. Nearly all jobs are completed, so an index of all states would be one of that state.

@@ -37,13 +37,13 @@ function list(job, check)
     call('ZADD', ns .. 'live:' .. kind, job.sent_at, id)
   else
     call('ZADD', ns .. 'held:' .. kind, job.changed_at, id)
-    if not job.behind then
+    if job.resent then
+      call('ZADD', ns .. 'again', digits(check), id)
+      call('ZREM', ns .. 'due', id)
+      call('ZREM', ns .. 'delayed:' .. kind, id)
+    elseif not job.behind then
       call('ZADD', ns .. 'due', digits(check), id)
-      if job.resent then
-        call('ZREM', ns .. 'delayed:' .. kind, id)
-      else
-        call('ZADD', ns .. 'delayed:' .. kind, job.sent_at, id)
-      end
+      call('ZADD', ns .. 'delayed:' .. kind, job.sent_at, id)
     end
   end
   if job.scope then
@@ -62,6 +62,7 @@ function unlist(job, state, held)
   call('ZREM', ns .. list_of(state, held) .. ':' .. job.kind, job.id)
   if held then
     call('ZREM', ns .. 'due', job.id)
+    call('ZREM', ns .. 'again', job.id)
     call('ZREM', ns .. 'delayed:' .. job.kind, job.id)
   end
 end
@@ -72,6 +73,36 @@ local function move(job, changes, check)
   list(job, check)
   if list_of(state, held) ~= list_of(job.state, job.held) then
     unlist(job, state, held)
+  end
+end
+
+-- Take back what a clock that was ahead has written: no time of a live job is later than it can be.
+local function set_right(job)
+  local changes, ahead = {}, job.changed_at - now
+  if ahead > 0 then
+    local not_before = job.not_before and job.not_before - ahead
+    changes.changed_at, changes.not_before = at, not_before
+    if job.state == QUEUED then
+      changes.sent_at = math.min(job.sent_at, math.max(now, not_before or now))
+    end
+  end
+  if job.state == RUNNING and job.lease_until - job.lease_for > now then
+    changes.lease_until = now + job.lease_for
+  end
+  if next(changes) then
+    update(job, changes)
+  end
+  -- When it is to be checked, if an index says so, and when at the latest it may be.
+  local check, latest
+  if job.state == RUNNING then
+    check = call('ZSCORE', ns .. 'live:' .. job.kind, job.id) - RUNS
+    latest = math.max(job.lease_until, job.resent and now + SLOW_CHECK or 0)
+  elseif job.held and not job.behind then
+    check = tonumber(call('ZSCORE', ns .. (job.resent and 'again' or 'due'), job.id))
+    latest = job.resent and now + SLOW_CHECK or ahead > 0 and job.sent_at + SLOW_CHECK or check
+  end
+  if next(changes) or (check and check > latest) then
+    list(job, check and math.min(check, latest))
   end
 end
 
@@ -125,7 +156,8 @@ function let_follow(job)
   if trail then
     local sent_at = math.max(now, tonumber(trail.not_before or now))
     local fence = math.max(tonumber(trail.fence), tonumber(job.fence))
-    update(trail, { behind = false, sent_at = sent_at, fence = fence })
+    local changed_at = sent_at > now and trail.changed_at or at
+    update(trail, { behind = false, sent_at = sent_at, changed_at = changed_at, fence = fence })
     -- No sign is needed: whoever ended the job in front may have died before it published this one.
     list(trail, sent_at + PUBLISH_GRACE)
     call('HSET', bucket('keys', trail.key), trail.key, trail.id)

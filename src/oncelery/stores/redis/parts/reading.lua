@@ -129,7 +129,8 @@ local function readable(job)
 end
 
 local function keeps_key(job)
-  return live(job) or (job.state == COMPLETED and job.settled_at + job.retention > now)
+  return live(job) or (job.state == COMPLETED and tonumber(job.retention) > 0
+    and job.settled_at + job.retention > now)
 end
 
 local function lapsed(job)

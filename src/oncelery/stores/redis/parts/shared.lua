@@ -20,6 +20,7 @@
 --   delayed:<kind>   zset    those of them that signs may tell of, by when they are sent: delayed, or published again
 --                            for their age alone
 --   due              zset    those of them that wait behind no other, by their next check
+--   again            zset    the rest of them, published again because of a sign, by their next check
 --   buried:<kind>    zset    buried jobs, by their last change
 --   scope:<scope>    zset    jobs of all states, by their last change; only those that have a scope
 --   active:<scope>   set     its queued and running jobs
@@ -35,8 +36,8 @@
 --   decisions        hash    JSON [task, decision] -> count
 --   barrier          string  written before a WAIT, so that there is always something to wait for
 --
--- So every live job has a next check, in live (a queued one's is SLOW_CHECK after it was sent) or due; or it is behind
--- another. Scripts check first and write last, and add before they delete: a server short of memory then refuses them
+-- So every live job has a next check, in live (a queued one's is SLOW_CHECK after it was sent), due or again; or it is
+-- behind another. Scripts check first and write last, and add before they delete: a server short of memory then refuses them
 -- whole. A script is built anew for each call, so it includes what rare cases need only after the common one.
 
 local QUEUED, RUNNING, COMPLETED, BURIED, CANCELLED = 'queued', 'running', 'completed', 'buried', 'cancelled'
