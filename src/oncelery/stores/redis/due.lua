@@ -46,7 +46,7 @@ local function take(id, index)
     ended[#ended + 1] = told(job)
   elseif not is_readable(job) then
     -- For another sweeper. Behind the others, of which this one might else see none.
-    if index == ns .. 'due' then
+    if index == ns .. 'due' or index == ns .. 'again' then
       call('ZADD', index, digits(now), id)
     end
     return false
