@@ -272,7 +272,7 @@ BUGS = {
     ),
     "a dead letter stays beside what takes its place": (
         "revive.lua",
-        "  cancel_buried(job, 'revived as ' .. offer[6])",
+        "  cancel_buried(job, 'revived as ' .. offer[7])",
         "",
         "in_one_step",
     ),
