@@ -22,6 +22,7 @@ from oncelery.job import (
     Duplicate,
     DuplicateCount,
     Job,
+    JobSummary,
     Lease,
     Lost,
     OnDuplicate,
@@ -253,7 +254,7 @@ class Ledger:
         """Find the newest job of a key."""
         return self.store.last(key)
 
-    def find(self, query: Query) -> Page[Job]:
+    def find(self, query: Query) -> Page[JobSummary]:
         """Page through jobs, newest change first."""
         return self.store.find(query)
 

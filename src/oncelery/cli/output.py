@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from oncelery.errors import ConfigurationError, OnceleryError
-from oncelery.job import Failure, Job, Page
+from oncelery.job import Failure, Job, JobSummary, Page
 from oncelery.operations.jobs import Jobs
 
 if TYPE_CHECKING:
@@ -177,10 +177,19 @@ def error_of(failure: Failure | None) -> str:
 
 def fields_of(job: Job, jobs: Jobs) -> dict[str, Any]:
     """Give all that the ledger knows of a job, in words that JSON has; of its call and result what may be shown."""
-    told: dict[str, Any] = msgspec.to_builtins(replace(job, body=None, result=None, steps={}), enc_hook=dict)
+    told = msgspec.to_builtins(replace(job, body=None, result=None, steps={}), enc_hook=dict)
     if call := jobs.call(job):
         told |= {"args": list(call.args), "kwargs": call.kwargs}
     told |= {"result": jobs.result(job), "steps": sorted(job.steps)}
+    return _filled(told)
+
+
+def listed_fields_of(job: JobSummary) -> dict[str, Any]:
+    """Give what a list knows of a job, in words that JSON has."""
+    return _filled(msgspec.to_builtins(job))
+
+
+def _filled(told: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in told.items() if value not in (None, "", [], {})}
 
 

@@ -246,6 +246,12 @@ BUGS = {
         "return false",
         "another_payload",
     ),
+    "what is kept apart is forgotten": (
+        "parts/reading.lua",
+        "pairs(apart and cmsgpack.unpack(apart) or {})",
+        "pairs({})",
+        "what_is_small",
+    ),
     "pruning takes what is readable": (
         "prune.lua",
         "if readable(job) then",
