@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TypeVar
 
 import msgspec
@@ -9,6 +10,9 @@ import msgspec
 T = TypeVar("T")
 
 _encoder = msgspec.json.Encoder()
+
+#: More than a field's name takes, with its quotation marks.
+LONGEST_NAME = 20
 
 
 def encode(value: object) -> bytes:
@@ -22,6 +26,18 @@ def encode(value: object) -> bytes:
 def decode(text: bytes | str, kind: type[T]) -> T:
     """Read JSON as `kind`; numbers written as text (Lua keeps 14 digits) are read as numbers."""
     return msgspec.json.decode(text, type=kind, strict=False)
+
+
+def decode_cut(text: bytes | str, kind: type[T]) -> T | None:
+    """Read a JSON object that may have been cut off within one of its texts; None if too little is left."""
+    written = text.encode() if isinstance(text, str) else text
+    with suppress(msgspec.MsgspecError):
+        return decode(written, kind)
+    # Back to where a text may end: neither within a character or an escape, nor within the next name.
+    for end in range(len(written), max(len(written) - LONGEST_NAME, 0), -1):
+        with suppress(msgspec.MsgspecError):
+            return decode(written[:end] + b'"}', kind)
+    return None
 
 
 def escaped(text: str) -> str:

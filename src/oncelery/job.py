@@ -10,11 +10,13 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Generic, TypeVar
+from typing import Generic, Self, TypeVar
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 T = TypeVar("T")
+Text = TypeVar("Text", str, str | None)
 
 #: Keeps the ledgers of several applications on one server apart; the Redis hash tag, the PostgreSQL schema.
 DEFAULT_NAMESPACE = "oncelery"
@@ -42,6 +44,10 @@ ALIASES_KEPT = 100
 
 #: How many unfinished attempts a job remembers.
 PAST_KEPT = 20
+
+#: How much of a text a list shows, in characters; and how many bytes of it, as JSON, a store has to read for that.
+SUMMARY_LENGTH = 500
+SUMMARY_BYTES = 4096
 
 
 class State(StrEnum):
@@ -212,6 +218,10 @@ class Failure(Struct, frozen=True, kw_only=True):
     message: str
     traceback: str = ""
 
+    def brief(self) -> Failure:
+        """Give what a list shows of it: the first line, and no traceback."""
+        return Failure(type=_cut(self.type), message=_cut(self.message.split("\n", 1)[0]))
+
 
 class Progress(Struct, frozen=True, kw_only=True):
     """How far a run says it has come."""
@@ -234,8 +244,8 @@ class Attempt(Struct, frozen=True, kw_only=True):
     error: Failure | None = None
 
 
-class Job(Struct, frozen=True, kw_only=True):
-    """One accepted submission, as the ledger knows it now."""
+class JobSummary(Struct, frozen=True, kw_only=True):
+    """A job as a list shows it: whatever may be large is left out, or cut (see `SUMMARY_LENGTH`)."""
 
     id: str
     key: str
@@ -244,10 +254,6 @@ class Job(Struct, frozen=True, kw_only=True):
     scope: str = ""
     queue: str = "celery"
     caller: str = ""
-    digest: str = ""
-    follows: str = ""
-    #: Kept while the job may be published again (queued, running, buried), then dropped.
-    body: bytes | None = None
 
     created_at: datetime
     #: The last transition; the order of `find`.
@@ -265,8 +271,6 @@ class Job(Struct, frozen=True, kw_only=True):
     lease_until: datetime | None = None
     attempt: int = 0
     crashes: int = 0
-    #: Earlier runs that did not finish the job, oldest first; the newest `PAST_KEPT` of them.
-    past: tuple[Attempt, ...] = ()
 
     cancel_requested: bool = False
     #: The job of the same key that must end before this one may begin (`on_duplicate="trail"`).
@@ -274,15 +278,43 @@ class Job(Struct, frozen=True, kw_only=True):
     #: Why it was buried or cancelled.
     reason: str = ""
     error: Failure | None = None
-    result: bytes | None = None
-    #: What took the place of the task (`Task.replace`), packed; the job has no result then.
-    replaced_by: bytes | None = None
     #: Why the result is not kept: too large, or not serialisable. Empty if it is kept.
     result_omitted: str = ""
     progress: Progress | None = None
-    steps: Mapping[str, bytes] = field(default_factory=lambda: MappingProxyType({}))
     #: How many duplicates were answered with this job.
     duplicates: int = 0
+
+    def shortened(self) -> Self:
+        """Cut texts to what a list shows of them."""
+        progress = self.progress and replace(
+            self.progress, stage=_cut(self.progress.stage), message=_cut(self.progress.message)
+        )
+        return replace(
+            self,
+            reason=_cut(self.reason),
+            error=self.error and self.error.brief(),
+            result_omitted=_cut(self.result_omitted),
+            progress=progress,
+        )
+
+
+class Job(JobSummary, frozen=True, kw_only=True):
+    """One accepted submission, as the ledger knows it now."""
+
+    digest: str = ""
+    follows: str = ""
+    #: Kept while the job may be published again (queued, running, buried), then dropped.
+    body: bytes | None = None
+    #: Earlier runs that did not finish the job, oldest first; the newest `PAST_KEPT` of them.
+    past: tuple[Attempt, ...] = ()
+    result: bytes | None = None
+    #: What took the place of the task (`Task.replace`), packed; the job has no result then.
+    replaced_by: bytes | None = None
+    steps: Mapping[str, bytes] = field(default_factory=lambda: MappingProxyType({}))
+
+    def summary(self) -> JobSummary:
+        """Give what a list shows of it."""
+        return JobSummary(**{name: getattr(self, name) for name in JobSummary.__struct_fields__}).shortened()
 
     def keeps_key(self, now: datetime) -> bool:
         """Whether a new submission gets this job back."""
@@ -319,7 +351,7 @@ class Query(Struct, frozen=True, kw_only=True):
     cursor: str = ""
     limit: int = 50
 
-    def matches(self, job: Job) -> bool:
+    def matches(self, job: JobSummary) -> bool:
         """Whether the job is among those asked for, whatever the page."""
         return (
             (not self.states or job.state in self.states)
@@ -368,3 +400,7 @@ class Tally(Struct, frozen=True, kw_only=True):
     overdue: timedelta
     #: What `count` has added up, by (task, decision).
     decisions: Mapping[tuple[str, str], int]
+
+
+def _cut(text: Text) -> Text:
+    return text and text[:SUMMARY_LENGTH]

@@ -23,6 +23,7 @@ from oncelery.job import (
     Duplicate,
     DuplicateCount,
     Job,
+    JobSummary,
     Lease,
     Lost,
     OnDuplicate,
@@ -278,7 +279,7 @@ class Ledger:
         """Find the newest job of a key."""
         return self.store.last(key)
 
-    def find(self, query: Query) -> Page[Job]:
+    def find(self, query: Query) -> Page[JobSummary]:
         """Page through jobs, newest change first."""
         return self.store.find(query)
 

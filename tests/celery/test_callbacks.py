@@ -39,7 +39,8 @@ def telling(hand: Hand) -> Hand:
 
 
 def jobs(hand: Hand, task: str, state: State | None = None) -> list[Job]:
-    return list(hand.once.ledger.find(Query(task=task, states=frozenset({state} if state else ()))).items)
+    found = hand.once.ledger.find(Query(task=task, states=frozenset({state} if state else ())))
+    return [hand.job(job.id) for job in found.items]
 
 
 def sweep_after(hand: Hand, time: timedelta) -> None:

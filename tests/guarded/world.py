@@ -85,7 +85,7 @@ class World:
 
     def jobs(self) -> list[Job]:
         """Read all jobs, as many as fit on one page."""
-        return list(self.once.ledger.find(Query()).items)
+        return [self.job(job.id) for job in self.once.ledger.find(Query()).items]
 
     def becomes(self, result: AsyncResult[Any] | str, state: str) -> bool:
         """Wait until a job is in this state."""

@@ -15,16 +15,34 @@ from guarded.web import HERE, client_of
 from oncelery import StoreUnavailableError, current_run
 from oncelery.embedded.process import eventually
 from oncelery.http import create_app
-from oncelery.http.dashboard import create_dashboard
+from oncelery.http.dashboard import acts, create_dashboard
 from oncelery.http.dashboard.desk import Desk
 from oncelery.http.dashboard.rendering import took
 from oncelery.operations.redaction import HIDDEN
+from oncelery.testing.conformance.acts import buried, work
 
 #: In seconds; reached only by a test that fails.
 SOON = 30.0
 
 
 # What pages show
+
+
+def test_dead_letters_of_one_task_hide_none_of_another(
+    board: Dashboard, hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acts, "READ_AT_MOST", 3)
+    old = bury(hand)
+    for number in range(4):
+        hand.clock.advance(seconds=1)
+        buried(hand.once.ledger.store, work(f"flood {number}", f"{number:064x}", task="flood", scope="evil"))
+
+    everything = text_of(board.get("/dead-letters"))
+    chosen = board.get("/dead-letters?task=raises").text
+
+    assert "The newest 3 of 5 are grouped here" in everything
+    assert f"letter-{old}" in chosen
+    assert "letter-flood" not in chosen
 
 
 def test_an_empty_ledger_has_pages_that_tell_what_will_be_there(board: Dashboard) -> None:

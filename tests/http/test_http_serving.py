@@ -52,7 +52,8 @@ class Service:
 
     def jobs(self, order: str) -> list[Any]:
         """Give the jobs of an order."""
-        return [job for job in self.ledger.find(Query(limit=500)).items if order in str(job.body) or not order]
+        found = [self.ledger.get(job.id) for job in self.ledger.find(Query(limit=500)).items]
+        return [job for job in found if job and (order in str(job.body) or not order)]
 
     def charged(self, order: str) -> int:
         """Count how often an order was charged."""

@@ -160,7 +160,9 @@ def test_a_dead_holders_lock_lapses(once: Oncelery, clock: FakeClock, errand: Er
         assert report(lambda: "new") == "new"
     (lapsed,) = once.jobs.find(states="cancelled").items
     assert lapsed.reason == "lapsed"
-    assert [attempt.cause for attempt in lapsed.past] == [Cause.LAPSE]
+    ended = once.jobs.get(lapsed.id)
+    assert ended
+    assert [attempt.cause for attempt in ended.past] == [Cause.LAPSE]
 
 
 @pytest.mark.usefixtures("once")

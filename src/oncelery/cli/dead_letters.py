@@ -14,8 +14,8 @@ from oncelery.cli.output import (
     Moment,
     ago,
     error_of,
-    fields_of,
     json_option,
+    listed_fields_of,
     page_of,
     page_options,
     print_json,
@@ -96,7 +96,7 @@ def dead_letters(
     jobs = target.jobs()
     page = page_of(lambda: jobs.find(query, states=State.BURIED), cursor)
     if as_json:
-        print_json({"dead_letters": [fields_of(job, jobs) for job in page.items], "cursor": page.cursor})
+        print_json({"dead_letters": [listed_fields_of(job) for job in page.items], "cursor": page.cursor})
         return
     rows = [
         (job.id, job.task, job.reason, str(job.attempt), ago(job.changed_at), job.scope, error_of(job.error))

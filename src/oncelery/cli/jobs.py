@@ -16,8 +16,8 @@ from oncelery.cli.output import (
     ago,
     coloured,
     console,
-    fields_of,
     json_option,
+    listed_fields_of,
     page_of,
     page_options,
     print_json,
@@ -25,7 +25,7 @@ from oncelery.cli.output import (
     table,
 )
 from oncelery.cli.target import Target, target_options
-from oncelery.job import Job, Page, Query, State
+from oncelery.job import JobSummary, Page, Query, State
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -72,14 +72,14 @@ def jobs(
     query = Query(states=asked, task=task, scope=scope, since=since, cursor=cursor, limit=limit)
     page = page_of(lambda: known.find(query), cursor)
     if as_json:
-        print_json({"jobs": [fields_of(job, known) for job in page.items], "cursor": page.cursor})
+        print_json({"jobs": [listed_fields_of(job) for job in page.items], "cursor": page.cursor})
     elif watch:
         _watch(lambda: _shown(known.find(query), query, target))
     else:
         print_page(page, _shown(page, query, target))
 
 
-def _shown(page: Page[Job], asked: Query, target: Target) -> RenderableType:
+def _shown(page: Page[JobSummary], asked: Query, target: Target) -> RenderableType:
     return table(COLUMNS, map(_row, page.items)) if page.items else target.nothing("jobs", asked)
 
 
@@ -101,7 +101,7 @@ def _again_and_again(show: Callable[[], None]) -> NoReturn:
         time.sleep(WATCH_SECONDS)  # as often as people look
 
 
-def _row(job: Job) -> tuple[RenderableType, ...]:
+def _row(job: JobSummary) -> tuple[RenderableType, ...]:
     return (
         job.id,
         job.task,
@@ -114,7 +114,7 @@ def _row(job: Job) -> tuple[RenderableType, ...]:
     )
 
 
-def _progress(job: Job) -> str:
+def _progress(job: JobSummary) -> str:
     """Show how far a job has come: a bar where the total is known, and the stage; nothing of one that has ended."""
     progress = job.progress
     if progress is None or job.state in (State.COMPLETED, State.CANCELLED):

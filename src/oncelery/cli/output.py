@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from oncelery.codec import escaped
 from oncelery.errors import ConfigurationError, OnceleryError
-from oncelery.job import Failure, Job, Page
+from oncelery.job import Failure, Job, JobSummary, Page
 from oncelery.operations.jobs import Jobs
 
 if TYPE_CHECKING:
@@ -184,6 +184,15 @@ def fields_of(job: Job, jobs: Jobs) -> dict[str, Any]:
     if call := jobs.call(job):
         told |= {"args": list(call.args), "kwargs": call.kwargs}
     told |= {"result": jobs.result(job), "steps": sorted(map(escaped, job.steps))}
+    return _filled(told)
+
+
+def listed_fields_of(job: JobSummary) -> dict[str, Any]:
+    """Give what a list knows of a job, in words that JSON has."""
+    return _filled(msgspec.to_builtins(job))
+
+
+def _filled(told: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in told.items() if value not in (None, "", [], {})}
 
 

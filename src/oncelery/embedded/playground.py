@@ -18,7 +18,7 @@ from celery.worker.control import control_command
 from oncelery.celery.extension import Oncelery
 from oncelery.embedded.process import eventually
 from oncelery.errors import DuplicateTaskError, OnceleryError
-from oncelery.job import Job, State
+from oncelery.job import Job, JobSummary, State
 from oncelery.run import current_run
 
 app: Celery[Any] = Celery("demo")
@@ -93,7 +93,7 @@ def send_poison() -> Job:
 
 def kill_a_worker() -> Job:
     """Kill the process that runs a plan (kill -9), and give the plan, which another process goes on with."""
-    jobs: list[Job] = []
+    jobs: list[JobSummary] = []
 
     def killed() -> bool:
         # Looked for anew at each try: a plan may end before it can be killed, and one that has not begun survives all.

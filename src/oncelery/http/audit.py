@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 from kombu.exceptions import OperationalError
 
 from oncelery.http.auth import Caller
-from oncelery.job import Job
+from oncelery.job import JobSummary
 from oncelery.operations.dead_letters import Item
 from oncelery.telemetry.logging import AUDIT
 
@@ -21,7 +21,7 @@ NOT_TOLD: Final = "cancelled, but its process could not be told"
 _audit = logging.getLogger(AUDIT)
 
 
-def audited(caller: Caller, act: str, job: Job, do: Callable[[], T]) -> T:
+def audited(caller: Caller, act: str, job: JobSummary, do: Callable[[], T]) -> T:
     """Do it, and write down who did what to which job, and what was answered or raised."""
     try:
         answer = do()
@@ -32,13 +32,13 @@ def audited(caller: Caller, act: str, job: Job, do: Callable[[], T]) -> T:
     return answer
 
 
-def tell(caller: Caller, act: str, job: Job | Item, answer: str) -> None:
+def tell(caller: Caller, act: str, job: JobSummary | Item, answer: str) -> None:
     """Write down who did what to which job, and what became of it."""
     who = caller.name or "(this machine)"
     told = {
         "caller": who,
         "act": act,
-        "job_id": job.id if isinstance(job, Job) else job.job_id,
+        "job_id": job.id if isinstance(job, JobSummary) else job.job_id,
         "task": job.task,
         "scope": job.scope,
         "answer": answer,

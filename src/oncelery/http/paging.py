@@ -14,7 +14,7 @@ from oncelery.http.problems import INVALID_REQUEST, ProblemError
 from oncelery.http.service import answer_json
 from oncelery.http.threads import Peers
 from oncelery.http.views import summary_of
-from oncelery.job import Job, Page
+from oncelery.job import JobSummary, Page
 
 #: The most items on one page.
 LONGEST_PAGE: Final = 200
@@ -25,7 +25,7 @@ Word = Annotated[str, Query(max_length=255, pattern=r"^[^\x00]*$")]
 Moment = Annotated[Instant | None, Query(description="Of the last change; with its time zone")]
 
 
-async def page_of(peers: Peers, find: Callable[..., Page[Job]], **filters: Any) -> Response:  # noqa: ANN401 - a Query's fields
+async def page_of(peers: Peers, find: Callable[..., Page[JobSummary]], **filters: Any) -> Response:  # noqa: ANN401 - a Query's fields
     """Answer with one page of jobs."""
     page = await paged(peers, find, **filters)
     return answer_json({"items": [summary_of(job) for job in page.items], "cursor": page.cursor})

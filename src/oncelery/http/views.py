@@ -10,6 +10,7 @@ import msgspec
 from typing_extensions import TypedDict
 
 from oncelery.job import Answer, Cause, Job, State
+from oncelery.job import JobSummary as Summary
 from oncelery.operations.dead_letters import Fate
 from oncelery.operations.jobs import Call
 
@@ -167,7 +168,7 @@ class ReadinessView(TypedDict):
 View = dict[str, Any]
 
 
-def summary_of(job: Job) -> View:
+def summary_of(job: Summary) -> View:
     """Show a job in a list: a JobSummary."""
     return {
         "id": job.id,

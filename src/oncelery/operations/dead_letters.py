@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from oncelery.answers import Absent, DiscardAnswer, Discarded, Existing, NotBuried, Resubmitted, ReviveAnswer, Revived
 from oncelery.errors import OnceleryError, RevivalError, StoreUnavailableError
-from oncelery.job import Job, Page, Query, State, Submission
+from oncelery.job import Job, JobSummary, Page, Query, State, Submission
 from oncelery.ledger import Ledger
 from oncelery.operations.queries import Filters, each, query_of
 
@@ -85,11 +85,11 @@ class DeadLetters:
         job = self._ledger.get(job_id)
         return job if job and job.state is State.BURIED else None
 
-    def find(self, query: Query | None = None, **filters: Unpack[Filters]) -> Page[Job]:
+    def find(self, query: Query | None = None, **filters: Unpack[Filters]) -> Page[JobSummary]:
         """Give one page of dead letters, the newest first; its cursor leads to the next one."""
         return self._ledger.find(_buried(query, filters))
 
-    def each(self, query: Query | None = None, **filters: Unpack[Filters]) -> Iterator[Job]:
+    def each(self, query: Query | None = None, **filters: Unpack[Filters]) -> Iterator[JobSummary]:
         """Give all dead letters that match, the newest first, page after page."""
         asked = _buried(query, filters)
         return each(lambda cursor: self._ledger.find(replace(asked, cursor=cursor)), asked.cursor)
@@ -228,7 +228,7 @@ def _buried(query: Query | None, filters: Filters) -> Query:
 
 
 def _act_on_each(
-    jobs: Iterable[Job],
+    jobs: Iterable[JobSummary],
     act: Callable[[str], ReviveAnswer | DiscardAnswer],
     progress: Callable[[Item], object],
 ) -> tuple[Item, ...]:

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar, Unpack
 from msgspec.structs import replace
 
 from oncelery.answers import CancelAnswer, Cancelled
-from oncelery.job import Job, Page, Query
+from oncelery.job import Job, JobSummary, Page, Query
 from oncelery.ledger import Ledger
 from oncelery.operations.queries import Filters, each, query_of
 
@@ -77,11 +77,11 @@ class Jobs:
         assert self._key_of is not None  # noqa: S101 - an app's `once.jobs` has it
         return self._ledger.last(self._key_of(task, args, kwargs))
 
-    def find(self, query: Query | None = None, **filters: Unpack[Filters]) -> Page[Job]:
-        """Give one page of jobs, newest change first; its cursor leads to the next one."""
+    def find(self, query: Query | None = None, **filters: Unpack[Filters]) -> Page[JobSummary]:
+        """Return one page of jobs, newest change first; its cursor leads to the next. `get` has the rest of each."""
         return self._ledger.find(query_of(query, filters))
 
-    def each(self, query: Query | None = None, **filters: Unpack[Filters]) -> Iterator[Job]:
+    def each(self, query: Query | None = None, **filters: Unpack[Filters]) -> Iterator[JobSummary]:
         """Give all jobs that match, newest change first, page after page."""
         asked = query_of(query, filters)
         return each(lambda cursor: self._ledger.find(replace(asked, cursor=cursor)), asked.cursor)

@@ -38,7 +38,19 @@ from oncelery.answers import (
     ReviveAnswer,
     SettleAnswer,
 )
-from oncelery.job import Duplicate, DuplicateCount, Job, Lease, OnDuplicate, Page, Progress, Query, Submission, Tally
+from oncelery.job import (
+    Duplicate,
+    DuplicateCount,
+    Job,
+    JobSummary,
+    Lease,
+    OnDuplicate,
+    Page,
+    Progress,
+    Query,
+    Submission,
+    Tally,
+)
 from oncelery.settlement import Settlement
 
 #: Tells the time in tests. In life a store is made without one and uses its server's clock.
@@ -208,8 +220,12 @@ class Store(Protocol):
     def last(self, key: str) -> Job | None:
         """Find the newest job of a key, if it is still readable; not one that waits behind it."""
 
-    def find(self, query: Query) -> Page[Job]:
-        """Page through jobs, newest change first; readable ones only. Bodies, results and steps are included."""
+    def find(self, query: Query) -> Page[JobSummary]:
+        """Page through jobs, newest change first; readable ones only.
+
+        A page costs the same however large bodies, results, steps, past runs and tracebacks are: none of them is read.
+        It may be shorter than `limit`, or empty, though there are more: then its cursor is not empty.
+        """
 
     def duplicates(self, *, cursor: str = "", limit: int = 50, task: str = "", scope: str = "") -> Page[Duplicate]:
         """Page through the duplicates that were answered, newest first; the store may forget old ones."""

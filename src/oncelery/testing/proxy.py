@@ -70,6 +70,8 @@ class FaultProxy:
         #: The size of pieces in which bytes are passed on; 0 for as they come.
         self.piece = 0
         self.losses: list[Loss] = []
+        #: How many bytes of replies have come from the target.
+        self.bytes_replied = 0
         self.flowing = asyncio.Event()
         self._lines: set[asyncio.Task[None]] = set()
         self._listener: asyncio.Server | None = None
@@ -241,6 +243,7 @@ class _Line:
 
     async def _forward_replies(self, source: StreamReader) -> None:
         while piece := await self._read(source):
+            self.proxy.bytes_replied += len(piece)
             if self.lost_reply is not None:
                 self.lost_reply.happened.set()
                 raise ConnectionResetError

@@ -16,7 +16,19 @@ from oncelery.job import Cause, Lease, OnDuplicate, Progress, Query, Quota
 from oncelery.settlement import Complete, Release, Settlement
 from oncelery.stores.postgres import PostgresStore, schema
 from oncelery.testing import FakeClock
-from oncelery.testing.conformance.acts import JOB, KEY, OTHER, accepted, begin, reserve, running, seen, work
+from oncelery.testing.conformance.acts import (
+    JOB,
+    KEY,
+    LARGE_JOBS,
+    OTHER,
+    accepted,
+    begin,
+    fill_with_large,
+    reserve,
+    running,
+    seen,
+    work,
+)
 from oncelery.testing.proxy import FaultProxy
 from oncelery.testing.servers import PostgresServer
 from stores.postgres.stores import PATIENCE_SECONDS, Connection, counter, one, opened
@@ -45,6 +57,17 @@ def test_every_verb_is_one_round_trip(postgres: PostgresServer, url: str, namesp
 
     assert trips == dict.fromkeys(verbs, 1)
     assert set(trips) == {file.name.removesuffix(".sql") for file in schema.functions()} - {"entry"}
+
+
+def test_a_page_is_small_however_large_its_jobs_are(postgres: PostgresServer, url: str, namespace: str) -> None:
+    with FaultProxy(postgres.port) as proxy, opened(proxy.url(url), namespace) as store:
+        fill_with_large(store)
+        before = proxy.bytes_replied
+
+        assert len(store.find(Query(limit=200)).items) == 3 * LARGE_JOBS
+
+        # The first call is told what the columns are.
+        assert proxy.bytes_replied - before < 3 * LARGE_JOBS * 1_000 + 10_000
 
 
 def every_verb(store: PostgresStore, lease: Lease) -> dict[str, Callable[[], object]]:

@@ -354,6 +354,12 @@ BUGS = {
         "",
         "what_it_follows",
     ),
+    "what is kept apart is forgotten": (
+        "parts/reading.lua",
+        "pairs(apart and cmsgpack.unpack(apart) or {})",
+        "pairs({})",
+        "what_is_small",
+    ),
     "pruning takes what is readable": (
         "prune.lua",
         "if readable(job) then",

@@ -19,7 +19,20 @@ from oncelery.stores.base import Store
 from oncelery.stores.redis import RedisStore, scripts
 from oncelery.stores.redis.wire import Connection, Wire
 from oncelery.testing import FakeClock
-from oncelery.testing.conformance.acts import accepted, begin, buried, complete, completed, reserve, running, seen, work
+from oncelery.testing.conformance.acts import (
+    LARGE_JOBS,
+    accepted,
+    begin,
+    buried,
+    complete,
+    completed,
+    fill_with_large,
+    reserve,
+    running,
+    seen,
+    work,
+)
+from oncelery.testing.proxy import FaultProxy
 from oncelery.testing.servers import RedisServer, ValkeyServer
 from stores.redis.stores import NO_LEASE, SAFE, AnyServer, client_of, opened
 
@@ -279,6 +292,33 @@ def test_without_a_clock_the_servers_own_decides(store: RedisStore, server: AnyS
         later = client.time()
 
     assert earlier <= (int(job.created_at.timestamp()), job.created_at.microsecond) <= later
+
+
+# Reading
+
+
+def test_a_page_is_small_however_large_its_jobs_are(server: AnyServer) -> None:
+    with FaultProxy(server.port) as proxy:
+        store = RedisStore(proxy.url(server.url), namespace=uuid.uuid4().hex)
+        fill_with_large(store)
+        before = proxy.bytes_replied
+
+        assert len(store.find(Query(limit=200)).items) == 3 * LARGE_JOBS
+
+        assert proxy.bytes_replied - before < 3 * LARGE_JOBS * 1_000
+        store.close()
+
+
+def test_a_job_that_is_pruned_leaves_nothing_of_what_was_large(server: AnyServer) -> None:
+    clock = FakeClock()
+    with opened(server, clock=clock) as store, client_of(server) as client:
+        completed(store, work(retention=timedelta(0), history=timedelta(0)), result=b"x" * 10_000)
+        assert any(b"apart:" in key for key in client.scan_iter(f"{{{store.namespace}}}:*"))
+
+        clock.advance(seconds=1)
+
+        assert store.prune(limit=10) == 1
+        assert not any(b"apart:" in key for key in client.scan_iter(f"{{{store.namespace}}}:*"))
 
 
 def test_a_clock_that_is_set_back_loses_no_finished_job(server: AnyServer) -> None:

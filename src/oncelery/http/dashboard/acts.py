@@ -33,7 +33,7 @@ from oncelery.http.dashboard.pages import Asked
 from oncelery.http.dashboard.rendering import written
 from oncelery.http.dashboard.session import Form
 from oncelery.http.problems import BROKER_UNAVAILABLE, INVALID_ARGUMENTS, INVALID_REQUEST, ProblemError
-from oncelery.job import Job, State
+from oncelery.job import Job, JobSummary, State
 from oncelery.operations.dead_letters import NO_SUCH_JOB, Fate, fate_after
 from oncelery.operations.redaction import HIDDEN
 
@@ -64,10 +64,12 @@ _PLACE: Final = re.compile("[0-9]{1,9}")
 def dead_letters(desk: Desk, caller: Caller, asked: Asked) -> Shown:
     """Show dead letters, by task and error."""
     scope = caller.within(asked.get("scope", ""))
-    found = list(islice(desk.once.dead_letters.each(scope=scope, limit=200), READ_AT_MOST))
-    groups = Counter((job.task, error_of(job)) for job in found)
     task, error = asked.get("task", ""), asked.get("error", "")
-    chosen = [job for job in found if task in ("", job.task) and error in ("", error_of(job))]
+    found = _newest(desk, scope)
+    groups = Counter((job.task, error_of(job)) for job in found)
+    # By the store, so that the letters of one task hide no other's.
+    of_task = _newest(desk, scope, task) if task else found
+    chosen = [job for job in of_task if error in ("", error_of(job))]
     start = int(asked["from"]) if _PLACE.fullmatch(asked.get("from", "")) else 0
     return Shown(
         template="dead_letters.html",
@@ -76,7 +78,9 @@ def dead_letters(desk: Desk, caller: Caller, asked: Asked) -> Shown:
             "jobs": chosen[start : start + TO_A_PAGE],
             "chosen": len(chosen),
             "found": len(found),
-            "more": len(found) == READ_AT_MOST,
+            "more": READ_AT_MOST in (len(found), len(of_task)),
+            # Of one tenant's it is not known how many there are.
+            "all": 0 if scope else desk.counts(caller).get(State.BURIED, 0),
             "start": start,
             "to_a_page": TO_A_PAGE,
             "error_of": error_of,
@@ -86,7 +90,11 @@ def dead_letters(desk: Desk, caller: Caller, asked: Asked) -> Shown:
     )
 
 
-def error_of(job: Job) -> str:
+def _newest(desk: Desk, scope: str, task: str = "") -> list[JobSummary]:
+    return list(islice(desk.once.dead_letters.each(scope=scope, task=task, limit=200), READ_AT_MOST))
+
+
+def error_of(job: JobSummary) -> str:
     """Tell in a word what became of a dead letter: its error's name, or why it was buried."""
     return job.error.type if job.error else job.reason
 
@@ -122,7 +130,7 @@ def ask(desk: Desk, caller: Caller, asked: Asked) -> Shown:
     )
 
 
-def seen(job: Job) -> str:
+def seen(job: JobSummary) -> str:
     """Write down how a job stands, to know whether it has moved when the form comes back."""
     return f"{job.state} {job.fence}"
 
@@ -226,12 +234,14 @@ def act_on_many(desk: Desk, caller: Caller, asked: Asked, form: Form) -> Shown:
     return Shown(template="fates.html", values={"fates": fates, "count": Counter(fate for _, _, fate, _ in fates)})
 
 
-def letter_of(job: Job) -> str:
+def letter_of(job: JobSummary) -> str:
     """Name one among many in a form, and how it stood when it was shown."""
     return f"{seen(job)} {job.id}"
 
 
-def _one_of_many(desk: Desk, caller: Caller, verb: str, letter: str, job: Job | None) -> tuple[str, str, str, str]:
+def _one_of_many(
+    desk: Desk, caller: Caller, verb: str, letter: str, job: JobSummary | None
+) -> tuple[str, str, str, str]:
     """Do it to one, and tell its id, its task, what became of it, and why."""
     if job is None:
         return letter.split(" ", 2)[-1], "", Fate.FAILED, NO_SUCH_JOB
@@ -244,15 +254,14 @@ def _one_of_many(desk: Desk, caller: Caller, verb: str, letter: str, job: Job | 
     return job.id, job.task, fate, why
 
 
-def _chosen(desk: Desk, caller: Caller, form: Form) -> dict[str, Job | None]:
+def _chosen(desk: Desk, caller: Caller, form: Form) -> dict[str, JobSummary | None]:
     """Give all that were chosen as they stand now; None for what is not there, or not the caller's to see."""
     if "all" not in form:
         letters = form.get("letter", [])[:READ_AT_MOST]
         found = {letter: desk.once.jobs.get(letter.split(" ", 2)[-1]) for letter in letters}
         return {letter: job if job and caller.sees(job.scope) else None for letter, job in found.items()}
     task, error = _one(form, "task"), _one(form, "error")
-    scope = caller.within(_one(form, "scope"))
-    buried = islice(desk.once.dead_letters.each(scope=scope, task=task, limit=200), READ_AT_MOST)
+    buried = _newest(desk, caller.within(_one(form, "scope")), task)
     return {letter_of(job): job for job in buried if error in ("", error_of(job))}
 
 

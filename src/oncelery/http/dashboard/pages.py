@@ -19,7 +19,7 @@ from oncelery.http.dashboard.desk import Desk, ElsewhereError, Shown
 from oncelery.http.dashboard.figures import OUTCOMES, TaskFigures, by_hour, by_task, ranked
 from oncelery.http.dashboard.story import runs_of, story_of
 from oncelery.http.problems import FORBIDDEN, INVALID_REQUEST, ProblemError
-from oncelery.job import Answer, Duplicate, DuplicateCount, Job, State
+from oncelery.job import Answer, Duplicate, DuplicateCount, Job, JobSummary, State
 from oncelery.operations.jobs import Call
 from oncelery.operations.redaction import HIDDEN
 
@@ -194,7 +194,7 @@ class WorkerShown:
     renewed_at: datetime | None = None
 
 
-def _workers(desk: Desk, answering: frozenset[str] | None, running: tuple[Job, ...]) -> list[WorkerShown]:
+def _workers(desk: Desk, answering: frozenset[str] | None, running: tuple[JobSummary, ...]) -> list[WorkerShown]:
     workers = {name: WorkerShown(name=name, answers=True) for name in answering or ()}
     for each in running:
         # The ledger knows the process, too.

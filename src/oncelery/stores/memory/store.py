@@ -22,6 +22,7 @@ from oncelery.job import (
     Duplicate,
     DuplicateCount,
     Job,
+    JobSummary,
     Lease,
     OnDuplicate,
     Page,
@@ -328,11 +329,11 @@ class MemoryStore:
         return entry.job if entry else None
 
     @atomic
-    def find(self, now: datetime, query: Query) -> Page[Job]:
+    def find(self, now: datetime, query: Query) -> Page[JobSummary]:
         jobs = [entry.job for entry in self._shelf.entries.values() if entry.readable(now) and query.matches(entry.job)]
         older = [job for job in jobs if not query.cursor or _position(job) < query.cursor]
         older.sort(key=_position, reverse=True)
-        items = tuple(older[: query.limit])
+        items = tuple(job.summary() for job in older[: query.limit])
         return Page(items=items, cursor=_position(items[-1]) if len(older) > len(items) else "")
 
     @atomic
@@ -372,5 +373,5 @@ class MemoryStore:
     def close(self) -> None: ...
 
 
-def _position(job: Job) -> str:
+def _position(job: JobSummary) -> str:
     return f"{job.changed_at.isoformat(timespec='microseconds')}/{job.id}"

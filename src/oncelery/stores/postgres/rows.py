@@ -11,8 +11,20 @@ from msgspec.structs import replace
 from psycopg import sql
 from psycopg.adapt import PyFormat
 
-from oncelery.codec import decode, encode
-from oncelery.job import Answer, Attempt, Duplicate, DuplicateCount, Failure, Job, Progress, State, Tally
+from oncelery.codec import decode, decode_cut, encode
+from oncelery.job import (
+    SUMMARY_BYTES,
+    Answer,
+    Attempt,
+    Duplicate,
+    DuplicateCount,
+    Failure,
+    Job,
+    JobSummary,
+    Progress,
+    State,
+    Tally,
+)
 from oncelery.settlement import Bury, Cancel, Complete, Release, Settlement
 from oncelery.stores.postgres.values import Json, plain
 
@@ -21,16 +33,32 @@ Row = tuple[Any, ...]
 
 #: The columns of a job that are fields of the same name, as they are.
 _FIELDS = (
-    *("id", "key", "task", "scope", "queue", "caller", "digest", "follows", "body"),
+    *("id", "key", "task", "scope", "queue", "caller"),
     *("created_at", "changed_at", "not_before", "begun_at", "settled_at", "retained_until"),
     *("holder", "worker", "fence", "lease_until", "attempt", "crashes"),
-    *("cancel_requested", "behind", "reason", "result", "replaced_by", "result_omitted", "duplicates"),
+    *("cancel_requested", "behind", "result_omitted", "duplicates"),
+)
+
+#: Those that a list does not show, or not in full.
+_WHOLE = ("digest", "follows", "body", "reason", "result", "replaced_by")
+
+#: What a statement selects of a job in a list. Columns that are not named here are not read, however large they are.
+_SUMMARY = ", ".join(
+    [
+        *(f"(job).{field}" for field in _FIELDS),
+        "(job).state",
+        # Longer than a list shows: what is escaped must be whole.
+        f"left((job).reason, {SUMMARY_BYTES})",
+        # As bytes: JSON has escapes of its own. Whoever reads it ends it again: see `decode_cut`.
+        f"convert_to(left(split_part((job).error::text, '\",\"traceback\":\"', 1), {SUMMARY_BYTES}), 'UTF8')",
+        f"convert_to(left((job).progress::text, {SUMMARY_BYTES}), 'UTF8')",
+    ]
 )
 
 #: What a statement selects of a job. Most jobs have neither past nor steps; nothing is looked up for them.
 _JOB = ", ".join(
     [
-        *(f"(job).{field}" for field in _FIELDS),
+        *(f"(job).{field}" for field in (*_FIELDS, *_WHOLE)),
         "(job).state",
         "(job).error",
         "(job).progress",
@@ -42,8 +70,8 @@ _JOB = ", ".join(
 
 
 def statement(namespace: str, verb: str, values: int, columns: str) -> bytes:
-    """Write the call of a verb's function; `{job}` among the columns stands for all that `job_of` reads."""
-    call = "SELECT " + columns.format(job=_JOB) + " FROM {schema}.{verb}({values}) AS job"  # noqa: S608 - constants
+    """Write the call of a verb's function; `{job}` and `{summary}` stand for what `job_of` and `summary_of` read."""
+    call = "SELECT " + columns.format(job=_JOB, summary=_SUMMARY) + " FROM {schema}.{verb}({values}) AS job"  # noqa: S608 - constants
     composed = sql.SQL(call).format(
         schema=sql.Identifier(namespace),
         verb=sql.Identifier(verb),
@@ -55,7 +83,7 @@ def statement(namespace: str, verb: str, values: int, columns: str) -> bytes:
 def job_of(row: Sequence[Any]) -> Job:
     """Read the columns that `{job}` stands for."""
     *fields, state, error, progress, past, names, values = row
-    known = dict(zip(_FIELDS, fields, strict=True))
+    known = dict(zip((*_FIELDS, *_WHOLE), fields, strict=True))
     if error:
         known["error"] = decode(error, Failure)
     if progress:
@@ -65,6 +93,18 @@ def job_of(row: Sequence[Any]) -> Job:
     if names:
         known["steps"] = MappingProxyType(dict(zip(names, values, strict=True)))
     return Job(state=State(state), **known)
+
+
+def summary_of(row: Sequence[Any]) -> JobSummary:
+    """Read the columns that `{summary}` stands for."""
+    *fields, state, reason, error, progress = row
+    return JobSummary(
+        state=State(state),
+        reason=reason,
+        error=decode_cut(error, Failure) if error else None,
+        progress=decode_cut(progress, Progress) if progress else None,
+        **dict(zip(_FIELDS, fields, strict=True)),
+    ).shortened()
 
 
 def duplicate_of(row: Row) -> Duplicate:
@@ -112,7 +152,7 @@ def json_of(value: Failure | Progress | None) -> Json | None:
     return None if value is None else Json(encode(value))
 
 
-def cursor_of(job: Job) -> str:
+def cursor_of(job: JobSummary) -> str:
     """Name a job's place in the order of `find`."""
     return f"{job.changed_at.isoformat(timespec='microseconds')}/{job.id}"
 

@@ -18,6 +18,7 @@ from oncelery.job import (
     DuplicateCount,
     Durability,
     Job,
+    JobSummary,
     Lease,
     OnDuplicate,
     Page,
@@ -205,11 +206,11 @@ class PostgresStore:
         found = self._call("last", (key,), "{job}")
         return rows.job_of(found[0]) if found else None
 
-    def find(self, query: Query) -> Page[Job]:
+    def find(self, query: Query) -> Page[JobSummary]:
         end_at, end_id = rows.position_of(query.cursor) if query.cursor else (None, None)
         limits = (query.since, query.until, end_at, end_id, query.limit + 1)
-        found = self._call("find", (list(query.states), query.task, query.scope, *limits), "{job}")
-        jobs = tuple(rows.job_of(row) for row in found[: query.limit])
+        found = self._call("find", (list(query.states), query.task, query.scope, *limits), "{summary}")
+        jobs = tuple(rows.summary_of(row) for row in found[: query.limit])
         return Page(items=jobs, cursor=rows.cursor_of(jobs[-1]) if len(found) > len(jobs) else "")
 
     def duplicates(self, *, cursor: str = "", limit: int = 50, task: str = "", scope: str = "") -> Page[Duplicate]:

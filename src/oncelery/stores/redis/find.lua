@@ -1,7 +1,8 @@
 -- find: any -> the same
 -- in: now, 2 limit, 3 task, 4 scope ('' = any), 5 since, 6 until ('' = open), 7 and 8 the time and the id at which the
 --     page before ended ('' = the first page), then the states (none = any)
--- out: the time and the id at which this page ends ('' = nothing follows), then the jobs, newest change first
+-- out: the time and the id at which this page ends ('' = nothing follows), then of the jobs, newest change first, what a
+--      list shows: neither time nor bytes are spent on anything else, however large it is
 
 --include parts/shared.lua
 --include parts/reading.lua
@@ -11,6 +12,13 @@ local since, before, cursor_at, cursor_id = tonumber(ARGV[5]) or 0, tonumber(ARG
 local wanted = {}
 for i = 9, #ARGV do
   wanted[ARGV[i]] = true
+end
+
+local tasks = {}
+
+local function task_of(kind)
+  tasks[kind] = tasks[kind] or cjson.decode(kind)[1]
+  return tasks[kind]
 end
 
 local function wants(state, of_task)
@@ -96,7 +104,7 @@ if scope ~= '' then
   open({ key = ns .. 'scope:' .. scope, fetch = fetch_from_set, oldest = since })
 else
   for _, kind in ipairs(call('ZRANGE', ns .. 'kinds', 0, -1)) do
-    local of_task = cjson.decode(kind)[1]
+    local of_task = task_of(kind)
     if wants(QUEUED, of_task) then
       open({ key = ns .. 'live:' .. kind, fetch = fetch_from_set, oldest = since })
       open({ key = ns .. 'held:' .. kind, fetch = fetch_from_set, oldest = since })
@@ -137,23 +145,79 @@ local function take_newest()
   if not source.head then
     table.remove(sources, best)
   end
-  return place, place.entry and unpack_entry(source.n, source.ending, place.entry) or known(place.id)
+  return place, source
+end
+
+-- What a list shows of an unfinished job, and what tells the rest of it.
+local LISTED = { 'plain', 'key', 'state', 'kind', 'scope', 'caller', 'created_at', 'changed_at', 'not_before', 'begun_at',
+  'settled_at', 'holder', 'worker', 'fence', 'lease_until', 'attempt', 'crashes', 'cancel_requested', 'behind', 'reason',
+  'error', 'progress', 'duplicates' }
+local CUT = { reason = true, error = true, progress = true, result_omitted = true }
+local HIDDEN = { implied = true, result = true, replaced_by = true, past = true }
+
+local kinds_of = {}
+
+-- The state and the task of a job, and where it is if it has ended. What does not match is not read.
+local function about(place, source)
+  if source.ending then
+    return source.ending
+  end
+  local fields = call('HMGET', ns .. 'job:' .. place.id, 'state', 'kind')
+  if fields[1] then
+    return fields[1] .. fields[2]
+  end
+  local found = call('HGET', bucket('ids', place.id), place.id)
+  if not found then
+    return nil
+  end
+  local n = stream_of(found)
+  kinds_of[n] = kinds_of[n] or call('HGET', ns .. 'endings', n)
+  return kinds_of[n], found
+end
+
+local function read(place, source, found)
+  if place.entry then
+    return unpack_entry(source.n, source.ending, place.entry)
+  elseif found then
+    return outline(found)
+  end
+  local values, job = call('HMGET', ns .. 'job:' .. place.id, unpack(LISTED)), { id = place.id }
+  for i, field in ipairs(LISTED) do
+    job[field] = values[i] or nil
+  end
+  return filled_in(job)
+end
+
+local function listed(job)
+  local flat = {}
+  -- Whoever reads it ends it again: see decode_cut in codec.py.
+  job.error = job.error and job.error:sub(1, (job.error:find('","traceback":"', 1, true) or 0) - 1)
+  for field, value in pairs(job) do
+    if not HIDDEN[field] and field:sub(1, 5) ~= 'step:' then
+      flat[#flat + 1] = field
+      flat[#flat + 1] = CUT[field] and value:sub(1, SUMMARY_BYTES) or value
+    end
+  end
+  return flat
 end
 
 local page, last, examined = { '', '' }, nil, 0
 while true do
-  local place, job = take_newest()
+  local place, source = take_newest()
   if not place then
     return page
   end
   examined = examined + 1
-  local matches = readable(job) and wants(job.state, job.task)
+  local ending, found = about(place, source)
+  local state, kind = (ending or ''):match('^(%l+)(.*)$')
+  local job = state and wants(state, task_of(kind)) and read(place, source, found)
+  local matches = job and readable(job)
   if (matches and #page == limit + 2) or examined > EXAMINED_AT_ONCE then
     page[1], page[2] = digits(last.at), last.id
     return page
   end
   last = place
   if matches then
-    page[#page + 1] = told(job)
+    page[#page + 1] = listed(job)
   end
 end

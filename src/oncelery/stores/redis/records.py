@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Any
 
-from oncelery.codec import decode
+from oncelery.codec import decode, decode_cut
 from oncelery.job import (
     EPOCH,
     MICROSECOND,
@@ -18,6 +18,7 @@ from oncelery.job import (
     DuplicateCount,
     Failure,
     Job,
+    JobSummary,
     Progress,
     State,
     Tally,
@@ -66,34 +67,12 @@ class Fields(dict[bytes, Value]):
 def read_job(flat: Iterable[Value]) -> Job:
     """Read a job from its fields and values."""
     fields = Fields(_pairs(flat))
-    state = State(fields.text(b"state"))
-    retained_until = fields.number(b"settled_at") + fields.number(b"retention")
     return Job(
-        id=unpack_id(fields.octets(b"id") or b""),
-        key=unpack_key(fields.octets(b"key") or b""),
-        task=fields.text(b"task"),
-        state=state,
-        scope=fields.text(b"scope"),
-        queue=fields.text(b"queue"),
-        caller=fields.text(b"caller"),
+        **_listed(fields),
         digest=fields.text(b"digest"),
         follows=fields.text(b"follows"),
         body=fields.octets(b"body"),
-        created_at=instant(fields[b"created_at"]),
-        changed_at=instant(fields[b"changed_at"]),
-        not_before=fields.time(b"not_before"),
-        begun_at=fields.time(b"begun_at"),
-        settled_at=fields.time(b"settled_at"),
-        retained_until=instant(retained_until) if state is State.COMPLETED else None,
-        holder=unpack_holder(fields.octets(b"holder") or b""),
-        worker=fields.text(b"worker"),
-        fence=fields.number(b"fence"),
-        lease_until=fields.time(b"lease_until"),
-        attempt=fields.number(b"attempt"),
-        crashes=fields.number(b"crashes"),
         past=_past(fields.octets(b"past")),
-        cancel_requested=b"cancel_requested" in fields,
-        behind=unpack_id(fields.octets(b"behind") or b""),
         reason=fields.text(b"reason"),
         error=_failure(fields.octets(b"error")),
         result=fields.octets(b"result"),
@@ -101,8 +80,50 @@ def read_job(flat: Iterable[Value]) -> Job:
         result_omitted=fields.text(b"result_omitted"),
         progress=_progress(fields.octets(b"progress")),
         steps=read_steps(part for pair in fields.items() if pair[0].startswith(STEP) for part in pair),
-        duplicates=fields.number(b"duplicates"),
     )
+
+
+def read_summary(flat: Iterable[Value]) -> JobSummary:
+    """Read what a list shows of a job; its texts may be cut."""
+    fields = Fields(_pairs(flat))
+    error, progress = fields.octets(b"error"), fields.octets(b"progress")
+    return JobSummary(
+        **_listed(fields),
+        reason=(fields.octets(b"reason") or b"").decode(errors="ignore"),
+        error=decode_cut(error, Failure) if error else None,
+        result_omitted=(fields.octets(b"result_omitted") or b"").decode(errors="ignore"),
+        progress=decode_cut(progress, Progress) if progress else None,
+    ).shortened()
+
+
+def _listed(fields: Fields) -> dict[str, Any]:
+    """Read what every job has and no list cuts."""
+    state = State(fields.text(b"state"))
+    retained_until = fields.number(b"settled_at") + fields.number(b"retention")
+    return {
+        "id": unpack_id(fields.octets(b"id") or b""),
+        "key": unpack_key(fields.octets(b"key") or b""),
+        "task": fields.text(b"task"),
+        "state": state,
+        "scope": fields.text(b"scope"),
+        "queue": fields.text(b"queue"),
+        "caller": fields.text(b"caller"),
+        "created_at": instant(fields[b"created_at"]),
+        "changed_at": instant(fields[b"changed_at"]),
+        "not_before": fields.time(b"not_before"),
+        "begun_at": fields.time(b"begun_at"),
+        "settled_at": fields.time(b"settled_at"),
+        "retained_until": instant(retained_until) if state is State.COMPLETED else None,
+        "holder": unpack_holder(fields.octets(b"holder") or b""),
+        "worker": fields.text(b"worker"),
+        "fence": fields.number(b"fence"),
+        "lease_until": fields.time(b"lease_until"),
+        "attempt": fields.number(b"attempt"),
+        "crashes": fields.number(b"crashes"),
+        "cancel_requested": b"cancel_requested" in fields,
+        "behind": unpack_id(fields.octets(b"behind") or b""),
+        "duplicates": fields.number(b"duplicates"),
+    }
 
 
 def read_duplicate(flat: Iterable[Value]) -> Duplicate:

@@ -7,7 +7,7 @@ import re
 from datetime import timedelta
 from importlib.resources import files
 
-from oncelery.job import ALIAS_RETENTION, ALIASES_KEPT, MICROSECOND, PAST_KEPT
+from oncelery.job import ALIAS_RETENTION, ALIASES_KEPT, MICROSECOND, PAST_KEPT, SUMMARY_BYTES
 from oncelery.stores.base import PUBLISH_GRACE, SLOW_CHECK
 from oncelery.stores.redis.wire import words
 
@@ -18,7 +18,10 @@ AUDIT_KEPT = 100_000
 HOURS_KEPT = timedelta(days=90)
 
 #: How many jobs a page looks at, whether it shows them or not; a page that ends early says where to go on.
-EXAMINED_AT_ONCE = 2_000
+EXAMINED_AT_ONCE = 1_000
+
+#: How many bytes of result, steps, past and error stand beside the rest of a finished job; more is kept apart.
+KEPT_WITH_ENTRY = 1024
 
 #: How many entries are fetched at a time, at most, to look at them one after the other.
 FETCHED_AT_ONCE = 64
@@ -44,6 +47,8 @@ CONSTANTS = {
     "PAST_KEPT": PAST_KEPT,
     "ALIAS_RETENTION": ALIAS_RETENTION // MICROSECOND,
     "ALIASES_KEPT": ALIASES_KEPT,
+    "SUMMARY_BYTES": SUMMARY_BYTES,
+    "KEPT_WITH_ENTRY": KEPT_WITH_ENTRY,
     "AUDIT_KEPT": AUDIT_KEPT,
     "EXAMINED_AT_ONCE": EXAMINED_AT_ONCE,
     "FETCHED_AT_ONCE": FETCHED_AT_ONCE,

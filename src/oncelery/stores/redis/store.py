@@ -22,6 +22,7 @@ from oncelery.job import (
     Durability,
     Failure,
     Job,
+    JobSummary,
     Lease,
     OnDuplicate,
     Page,
@@ -44,6 +45,7 @@ from oncelery.stores.redis.records import (
     read_duplicate,
     read_job,
     read_steps,
+    read_summary,
     read_tally,
 )
 from oncelery.stores.redis.wire import Word
@@ -188,13 +190,13 @@ class RedisStore:
         told = self._run("last", pack_key(key))
         return read_job(told) if told else None
 
-    def find(self, query: Query) -> Page[Job]:
+    def find(self, query: Query) -> Page[JobSummary]:
         at, job_id = _read_cursor(query.cursor, r"(\d+)/((?:[0-9a-f]{2})+)")
         span = [_moment(query.since), _moment(query.until), at, bytes.fromhex(job_id)]
         inputs = (query.limit, query.task, query.scope, *span, *query.states)
         last_at, last_id, *told = self._run("find", *inputs)
         cursor = f"{last_at.decode()}/{last_id.hex()}" if last_at else ""
-        return Page(items=tuple(read_job(flat) for flat in told), cursor=cursor)
+        return Page(items=tuple(read_summary(flat) for flat in told), cursor=cursor)
 
     def duplicates(self, *, cursor: str = "", limit: int = 50, task: str = "", scope: str = "") -> Page[Duplicate]:
         (entry,) = _read_cursor(cursor, r"(\d+-\d+)")

@@ -169,6 +169,22 @@ def release(
     return answer
 
 
+#: How many jobs of each kind `fill_with_large` leaves.
+LARGE_JOBS = 20
+
+
+def fill_with_large(store: Store, size: int = 100_000) -> None:
+    """Leave many jobs with large bodies, results, steps and errors, whose listing must not cost so much."""
+    large = b"x" * size
+    error = Failure(type="ValueError", message="boom", traceback="t" * size)
+    for number in range(LARGE_JOBS):
+        accepted(store, f"queued {number}", f"q{number}", body=large)
+        completed(store, work(f"completed {number}", f"c{number}"), result=large)
+        lease = running(store, work(f"buried {number}", f"b{number}", body=large))
+        store.record(lease, step=("paid", large))
+        store.settle(lease, Bury(reason=Reason.FAILED, error=error))
+
+
 def seen(store: Store, job_id: str = JOB) -> Job:
     """Read a job that must be there."""
     job = store.get(job_id)

@@ -208,7 +208,7 @@ class Burying(Fixtures):
         assert answer == Discarded(job)
         ended = {"settled_at": clock.now, "changed_at": clock.now, "body": None, "holder": ""}
         assert job == replace(before, state=State.CANCELLED, reason=DISCARDED, **ended)
-        assert store.find(Query(scope="tenant")).items == (job,)
+        assert store.find(Query(scope="tenant")).items == (job.summary(),)
         assert store.find(Query(states=frozenset({State.BURIED}))).items == ()
         clock.now += HOUR
         assert store.get(JOB) is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -13,12 +13,24 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from msgspec.structs import replace
 
 from oncelery.answers import Granted
-from oncelery.job import ALIAS_RETENTION, Cause, Job, Lease, OnDuplicate, Progress, Query, Reason, State, Submission
+from oncelery.job import (
+    ALIAS_RETENTION,
+    Cause,
+    Job,
+    JobSummary,
+    Lease,
+    OnDuplicate,
+    Progress,
+    Query,
+    Reason,
+    State,
+    Submission,
+)
 from oncelery.settlement import Bury, Cancel, Complete, Release, Settlement
 from oncelery.stores.base import Store
 from oncelery.stores.memory import MemoryStore
 from oncelery.testing.clock import FakeClock
-from oncelery.testing.conformance.acts import BOOM
+from oncelery.testing.conformance.acts import BOOM, seen
 from oncelery.testing.conformance.fixtures import Fixtures
 
 #: More than there can be at once.
@@ -91,6 +103,7 @@ settlements: st.SearchStrategy[Settlement] = st.one_of(
 
 
 Claim = tuple[int, dict[str, Any]]
+J = TypeVar("J", bound=JobSummary)
 
 
 class Model(Fixtures):
@@ -267,7 +280,7 @@ class Comparison(RuleBasedStateMachine):
             _check_company(job, [other for other in jobs if other.key == job.key and other is not job])
         self.check_ended(jobs)
 
-    def check_order(self, jobs: list[Job]) -> None:
+    def check_order(self, jobs: Sequence[JobSummary]) -> None:
         changes = [job.changed_at for job in jobs]
         # Where the clock was set back, what changed later may say that it was earlier.
         assert self.was_set_back or changes == sorted(changes, reverse=True), "newest change first"
@@ -328,7 +341,7 @@ class Comparison(RuleBasedStateMachine):
         return replace(lease, holder=wrong.get("holder", lease.holder), fence=lease.fence + wrong.get("fence", 0))
 
     def jobs(self, store: Store) -> list[Job]:
-        return list(store.find(Query(task=self.mark, limit=ALL)).items)
+        return [seen(store, job.id) for job in store.find(Query(task=self.mark, limit=ALL)).items]
 
     def audit(self, store: Store) -> object:
         since = self.clock.now - LONG * 100
@@ -361,11 +374,11 @@ def _check_company(job: Job, others: list[Job]) -> None:
         assert all(other.behind == job.id for other in live), "a key has one live job, and one that waits behind it"
 
 
-def _by_id(jobs: Sequence[Job]) -> list[Job]:
+def _by_id(jobs: Sequence[J]) -> list[J]:
     return sorted(jobs, key=lambda job: job.id)
 
 
-def _all_pages(store: Store, query: Query) -> list[Job]:
+def _all_pages(store: Store, query: Query) -> list[JobSummary]:
     page = store.find(query)
     jobs = [*page.items]
     while page.cursor:

@@ -7,14 +7,20 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from oncelery.codec import encode
 from oncelery.job import (
     Cause,
-    Job,
+    Failure,
+    JobSummary,
+    Lease,
     OnDuplicate,
     Page,
+    Progress,
     Query,
+    Reason,
     State,
 )
+from oncelery.settlement import Bury, Cancel, Complete, Release
 from oncelery.stores.base import PUBLISH_GRACE, SLOW_CHECK, Store
 from oncelery.testing.clock import FakeClock
 from oncelery.testing.conformance.acts import (
@@ -37,13 +43,27 @@ from oncelery.testing.conformance.fixtures import Fixtures, Opener
 
 HOUR = timedelta(hours=1)
 
+#: More than a list may read.
+LARGE = b"x" * 200_000
+
+LONG_ERROR = Failure(type="ValueError", message="boom\\" + "\x1b" * 5_000 + "\nmore", traceback="line\n" * 10_000)
+
+#: What becomes of a job that has much to tell.
+ENDINGS: dict[str, Callable[[Store, Lease], object]] = {
+    "runs on": lambda store, lease: store.record(lease),
+    "queued again": lambda store, lease: store.settle(lease, Release(cause=Cause.RETRY, error=LONG_ERROR)),
+    "completed": lambda store, lease: store.settle(lease, Complete(result=LARGE)),
+    "buried": lambda store, lease: store.settle(lease, Bury(reason=Reason.FAILED, error=LONG_ERROR)),
+    "cancelled": lambda store, lease: store.settle(lease, Cancel(reason="r" * 10_000)),
+}
+
 
 def found(store: Store, **asked: object) -> list[str]:
     """Give the ids of the jobs that a query finds, in order."""
     return [job.id for job in store.find(Query(**asked)).items]  # type: ignore[arg-type]
 
 
-def read_all(read: Callable[[str], Page[Job]]) -> list[Page[Job]]:
+def read_all(read: Callable[[str], Page[JobSummary]]) -> list[Page[JobSummary]]:
     """Read page after page to the end."""
     pages = [read("")]
     while pages[-1].cursor:
@@ -58,7 +78,7 @@ class Finding(Fixtures):
         assert (store.get(JOB), store.last(KEY)) == (None, None)
         assert store.find(Query()) == Page(items=(), cursor="")
 
-    def test_jobs_are_found_newest_change_first_and_whole(self, store: Store, clock: FakeClock) -> None:
+    def test_jobs_are_found_newest_change_first(self, store: Store, clock: FakeClock) -> None:
         accepted(store, "a", "key 1")
         clock.now += INSTANT
         lease = running(store, work("b", "key 2"))
@@ -70,10 +90,26 @@ class Finding(Fixtures):
 
         page = store.find(Query())
 
-        assert page == Page(items=(seen(store, "a"), seen(store, "c"), seen(store, "b")), cursor="")
-        assert page.items[0].body == b"message"
-        assert page.items[1].result == b"result"
-        assert dict(page.items[2].steps) == {"paid": b"yes"}
+        assert page == Page(items=tuple(seen(store, name).summary() for name in "acb"), cursor="")
+
+    @pytest.mark.parametrize("ending", ENDINGS.values(), ids=ENDINGS)
+    def test_a_list_has_of_a_job_what_is_small(self, store: Store, ending: Callable[[Store, Lease], object]) -> None:
+        lease = running(store, work(body=LARGE, scope="acme"))
+        store.record(lease, step=("paid", LARGE), progress=Progress(done=1, stage="fetch", message='é"' * 9_000))
+        release(store, lease, Cause.RETRY, error=LONG_ERROR)
+        ending(store, running(store, holder="second"))
+
+        job = seen(store)
+        (item,) = store.find(Query()).items
+        (of_scope,) = store.find(Query(scope="acme")).items
+
+        assert item == of_scope == job.summary()
+        assert len(encode(item)) < 10_000
+        assert dict(job.steps) == {"paid": LARGE}
+        assert job.past[0].error == LONG_ERROR
+        assert (job.body or job.result or LARGE) == LARGE
+        if item.error:
+            assert item.error == Failure(type="ValueError", message="boom\\" + "\x1b" * 495)
 
     def test_jobs_are_found_by_state(self, store: Store, clock: FakeClock) -> None:
         accepted(store, "queued", "key 1")

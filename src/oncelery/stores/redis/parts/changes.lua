@@ -217,6 +217,9 @@ end
 local function disconnect(job)
   local keys = bucket('keys', job.key)
   call('HDEL', bucket('ids', job.id), job.id)
+  if job.apart then
+    call('DEL', ns .. 'apart:' .. job.id)
+  end
   call('HDEL', ns .. 'repeats', job.place)
   if call('HGET', keys, job.key) == job.id then
     call('HDEL', keys, job.key)

@@ -1,16 +1,39 @@
 -- How a job ends for good: from a hash of its own to an entry in the stream of its kind.
 
+-- What lists do not show is kept apart if it is large: whoever pages through a stream reads its entries whole.
+local function set_apart(job, more, result)
+  local apart, size = { result = result or nil }, #(result or '')
+  for field, value in pairs(more) do
+    if field == 'past' or field == 'error' or field:sub(1, 5) == 'step:' then
+      apart[field], size = value, size + #value
+    end
+  end
+  if size <= KEPT_WITH_ENTRY then
+    return next(more) and more, result
+  end
+  call('SET', ns .. 'apart:' .. job.id, cmsgpack.pack(apart))
+  for field in pairs(apart) do
+    more[field] = nil
+  end
+  more.apart, more.error = '1', apart.error and apart.error:sub(1, SUMMARY_BYTES)
+  return more, false
+end
+
 -- Times are told by their distance, which is a small number; and "null", the result of most jobs, by nothing.
 local function add_entry(stream, stamp, number, job)
-  local more
+  local more, result
   if not job.plain then
     more = seldom(job)
   elseif job.settled_at then
     more = { settled_at = job.settled_at }
   end
+  result = job.result ~= 'null' and job.result or false
+  if more or (result and #result > KEPT_WITH_ENTRY) then
+    more, result = set_apart(job, more or {}, result)
+  end
   return redis.pcall('XADD', stream, stamp .. '-' .. number, 'id', job.id, 'job', cmsgpack.pack({
     job.key, stamp - job.created_at, job.begun_at and stamp - job.begun_at or false, job.holder or false,
-    job.worker or false, job.caller or false, job.result ~= 'null' and job.result or false, more }))
+    job.worker or false, job.caller or false, result, more }))
 end
 
 local function finish(job, state)

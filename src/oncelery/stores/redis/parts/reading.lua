@@ -5,15 +5,8 @@ local function tell_kind(job)
   job.task, job.queue, job.retention, job.history = unpack(cjson.decode(job.kind))
 end
 
-local function unfinished(id)
-  local flat = call('HGETALL', ns .. 'job:' .. id)
-  if #flat == 0 then
-    return nil
-  end
-  local job = { id = id }
-  for i = 1, #flat, 2 do
-    job[flat[i]] = flat[i + 1]
-  end
+-- What follows from the fields that an unfinished job has.
+local function filled_in(job)
   if job.plain then
     -- What follows from the other fields, and is written when the job is plain no more.
     job.plain, job.implied = nil, { changed_at = job.created_at, sent_at = job.created_at }
@@ -26,6 +19,18 @@ local function unfinished(id)
   end
   tell_kind(job)
   return job
+end
+
+local function unfinished(id)
+  local flat = call('HGETALL', ns .. 'job:' .. id)
+  if #flat == 0 then
+    return nil
+  end
+  local job = { id = id }
+  for i = 1, #flat, 2 do
+    job[flat[i]] = flat[i + 1]
+  end
+  return filled_in(job)
 end
 
 local function present(value)
@@ -71,10 +76,20 @@ local function unpack_entry(n, ending, entry)
   return job
 end
 
-local function finished(place)
+-- A finished job without what is kept apart.
+local function outline(place)
   local n, entry_id = stream_of(place)
   local entry = call('XRANGE', ns .. 'finished:' .. n, entry_id, entry_id)[1]
   return entry and unpack_entry(n, call('HGET', ns .. 'endings', n), entry)
+end
+
+local function finished(place)
+  local job = outline(place)
+  local apart = job and job.apart and call('GET', ns .. 'apart:' .. job.id)
+  for field, value in pairs(apart and cmsgpack.unpack(apart) or {}) do
+    job[field] = value
+  end
+  return job or nil
 end
 
 local function known(id)

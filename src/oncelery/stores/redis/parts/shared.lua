@@ -26,6 +26,7 @@
 --   active:<scope>   set     its queued and running jobs
 --   paces            hash    scope -> up to when its time is taken by jobs that were accepted (see reserve.lua)
 --   finished:<n>     stream  the completed or cancelled jobs of one kind, by the time they were settled
+--   apart:<id>       string  what a list does not show of a finished job, where that is large
 --   endings          hash    n -> state and kind, these -> n, "last" -> n
 --   ids:<000..fff>   hash    id -> place of a finished job: n, the 16 digits of its time, and "-" and a number if
 --                            another of its kind ended in the same microsecond before
