@@ -4,8 +4,8 @@
 --     now (null = server clock)
 -- out: one row: the answer's name, and the job; of Existing the one that has its key
 CREATE OR REPLACE FUNCTION revive(
-  p_id text, p_body bytea, p_new_id text, p_key text, p_alias text, p_task text, p_digest text, p_scope text,
-  p_queue text, p_caller text, p_delay interval, p_retention interval, p_history interval, p_safe boolean,
+  p_id text, p_body bytea, p_new_id text, p_key text, p_alias text, p_task text, p_digest text, p_follows text,
+  p_scope text, p_queue text, p_caller text, p_delay interval, p_retention interval, p_history interval, p_safe boolean,
   p_now timestamptz, OUT answer text, OUT job jobs
 ) LANGUAGE plpgsql SET search_path FROM CURRENT SET enable_seqscan = off SET lock_timeout = '5s' AS $$
 DECLARE
@@ -49,7 +49,7 @@ BEGIN
   IF p_new_id IS NOT NULL THEN
     PERFORM cancel_buried(p_id, 'revived as ' || p_new_id, now);
     job := accept(
-      p_new_id, p_key, p_alias, p_task, p_body, p_digest, '', p_scope, p_queue, p_caller, p_delay, p_retention,
+      p_new_id, p_key, p_alias, p_task, p_body, p_digest, p_follows, p_scope, p_queue, p_caller, p_delay, p_retention,
       p_history, NULL, now
     );
     answer := 'Resubmitted';

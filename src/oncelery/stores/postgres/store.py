@@ -174,11 +174,11 @@ class PostgresStore:
         return told
 
     def revive(self, job_id: str, *, body: bytes | None = None, submission: Submission | None = None) -> a.ReviveAnswer:
-        other: tuple[object, ...] = (None,) * 12
+        other: tuple[object, ...] = (None,) * 13
         if s := submission:
             body = s.body
             kept = (s.delay, *_keeping(s))
-            other = (s.id, s.key, s.alias, s.task, s.digest, s.scope, s.queue, s.caller, *kept)
+            other = (s.id, s.key, s.alias, s.task, s.digest, s.follows, s.scope, s.queue, s.caller, *kept)
         told: a.ReviveAnswer = self._ask("revive", (job_id, body, *other))
         return told
 

@@ -4,7 +4,7 @@
 local function set_apart(job, more, result)
   local apart, size = { result = result or nil }, #(result or '')
   for field, value in pairs(more) do
-    if field == 'past' or field == 'error' or field:sub(1, 5) == 'step:' then
+    if field == 'past' or field == 'error' or field == 'replaced_by' or field:sub(1, 5) == 'step:' then
       apart[field], size = value, size + #value
     end
   end
