@@ -246,6 +246,18 @@ BUGS = {
         "return false",
         "another_payload",
     ),
+    "duplicates of a scope are not counted for it": (
+        "parts/duplicate.lua",
+        "call('HINCRBY', ns .. 'hour:' .. hour .. ':' .. job.scope, counted, 1)",
+        "",
+        "counted_by_task_and_scope",
+    ),
+    "counts of all tasks are told": (
+        "duplicate_counts.lua",
+        "if task == '' or all[i]:sub(1, #start) == start then",
+        "if true then",
+        "counted_by_task_and_scope",
+    ),
     "what is kept apart is forgotten": (
         "parts/reading.lua",
         "pairs(apart and cmsgpack.unpack(apart) or {})",

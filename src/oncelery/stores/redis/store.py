@@ -193,8 +193,13 @@ class RedisStore:
         last, *told = self._run("duplicates", entry, limit, task, scope)
         return Page(items=tuple(read_duplicate(flat) for flat in told), cursor=last.decode())
 
-    def duplicate_counts(self, *, since: datetime) -> Sequence[DuplicateCount]:
-        return read_counts(self._run("duplicate_counts", _moment(since)))
+    def duplicate_counts(self, *, since: datetime, task: str = "", scope: str = "") -> Sequence[DuplicateCount]:
+        counts: list[DuplicateCount] = []
+        start, *hours = self._run("duplicate_counts", _moment(since), task, scope)
+        while start:
+            counts += read_counts(hours)
+            start, *hours = self._run("duplicate_counts", start, task, scope)
+        return counts + read_counts(hours)
 
     def count(self, decisions: Mapping[tuple[str, str], int]) -> None:
         inputs = (part for decision, count in decisions.items() for part in (encode(decision), count))

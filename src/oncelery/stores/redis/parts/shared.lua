@@ -30,6 +30,7 @@
 --   duplicates       stream  the newest duplicates
 --   hours            zset    the hours that have counts
 --   hour:<hour>      hash    JSON [task, scope, answer] -> duplicates in that hour
+--   hour:<hour>:<scope>      the same of one scope, so that a tenant's counts cost what its own do
 --   decisions        hash    JSON [task, decision] -> count
 --   barrier          string  written before a WAIT, so that there is always something to wait for
 --
