@@ -258,6 +258,12 @@ BUGS = {
         "if true then",
         "counted_by_task_and_scope",
     ),
+    "a list is filtered by neither state nor task": (
+        "find.lua",
+        "state and wants(state, task_of(kind)) and",
+        "state and",
+        "dead_letters_of_a_scope",
+    ),
     "what is kept apart is forgotten": (
         "parts/reading.lua",
         "pairs(apart and cmsgpack.unpack(apart) or {})",
