@@ -184,7 +184,7 @@ class RedisStore:
         return read_job(told) if told else None
 
     def find(self, query: Query) -> Page[JobSummary]:
-        cursor = query.cursor
+        cursor, told = query.cursor, []
         for _ in range(SCRIPTS_A_PAGE):
             at, job_id = _read_cursor(cursor, r"(\d+)/((?:[0-9a-f]{2})+)")
             span = [_moment(query.since), _moment(query.until), at, bytes.fromhex(job_id)]
