@@ -287,9 +287,9 @@ class Ledger:
         """Page through the duplicates that were answered, newest first."""
         return self.store.duplicates(cursor=cursor, limit=limit, task=task, scope=scope)
 
-    def duplicate_counts(self, *, since: datetime) -> Sequence[DuplicateCount]:
+    def duplicate_counts(self, *, since: datetime, task: str = "", scope: str = "") -> Sequence[DuplicateCount]:
         """Count answered duplicates by hour, task, scope and answer."""
-        return self.store.duplicate_counts(since=since)
+        return self.store.duplicate_counts(since=since, task=task, scope=scope)
 
     def count(self, decisions: Mapping[tuple[str, str], int]) -> None:
         """Add to the counters that `tally` answers."""

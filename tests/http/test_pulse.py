@@ -77,6 +77,22 @@ def test_while_nothing_is_found_out_nobody_else_is_sent_to_find_out(monkeypatch:
     assert eventually(lambda: lately() == "nobody", 30)
 
 
+def test_a_clock_that_was_ahead_hides_nothing_that_comes_after(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figures, "FRESH", 0)
+    hand.clock.now = datetime.now(UTC) + timedelta(days=1)
+    hand.tasks.joining.delay(hand.name())
+    hand.deliver_all()
+    pulse = Pulse(hand.once)
+    happened(pulse)
+
+    hand.clock.now = datetime.now(UTC)
+    hand.tasks.joining.delay(hand.name())
+    hand.deliver_all()
+
+    assert happened(pulse) == {"completed": 1}
+    assert happened(pulse) == {"completed": 1}
+
+
 def test_a_change_that_is_seen_late_is_counted_once(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figures, "FRESH", 0)
     now = hand.clock.now = datetime.now(UTC) - timedelta(minutes=1)

@@ -22,7 +22,7 @@ from oncelery.stores.memory import MemoryStore
 from oncelery.telemetry import counting as counting_module
 from oncelery.telemetry.counting import Counting, flush_all
 from oncelery.telemetry.logging import LINES, LOGGER, log
-from oncelery.telemetry.prometheus import LedgerCollector
+from oncelery.telemetry.prometheus import MOST_TASKS, LedgerCollector
 from oncelery.testing.clock import FakeClock
 
 #: What the fields of events that not all have may be.
@@ -308,6 +308,19 @@ def test_every_event_has_a_metric(ledger: Ledger, counting: Counting, kind: type
 
     name = f'oncelery_decisions_total{{decision="{kind.decision}",task="shop.charge"}}'
     assert scrape(ledger)[name] == 1
+
+
+def test_tasks_beyond_a_number_share_a_label(ledger: Ledger) -> None:
+    ledger.count({(f"task {number:03}", "completed"): 1 + (number < MOST_TASKS) for number in range(MOST_TASKS + 50)})
+    ledger.count({("task 000", "run/0.5"): 3, (f"task {MOST_TASKS}", "run/0.5"): 2})
+
+    scraped = scrape(ledger)
+
+    decisions = [name for name in scraped if name.startswith("oncelery_decisions_total")]
+    assert len(decisions) == MOST_TASKS + 1
+    assert scraped['oncelery_decisions_total{decision="completed",task="task 000"}'] == 2
+    assert sum(scraped[name] for name in decisions) == 2 * MOST_TASKS + 50
+    assert scraped['oncelery_run_seconds_count{task="task 000"}'] == 3
 
 
 def test_duplicates_releases_burials_and_sweeps_are_told_apart(ledger: Ledger, counting: Counting) -> None:

@@ -14,7 +14,7 @@ DEFAULT_SPAN = timedelta(hours=24)
 
 
 class Duplicates:
-    """The audit of duplicates. The store may forget old ones."""
+    """The audit of duplicates: the newest 100,000 one by one, and all of the last 90 days by the hour."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -34,5 +34,4 @@ class Duplicates:
         start = datetime.now(UTC) - since if isinstance(since, timedelta) else since
         if start.tzinfo is None:
             raise ValueError(f"since must have a time zone, such as datetime.now(UTC); {start} has none")
-        counts = self._ledger.duplicate_counts(since=start)
-        return [each for each in counts if task in ("", each.task) and scope in ("", each.scope)]
+        return self._ledger.duplicate_counts(since=start, task=task, scope=scope)

@@ -62,6 +62,12 @@ PUBLISH_GRACE = timedelta(seconds=10)
 #: A queued job is published again after this long, whatever the signs; also the most between two re-publications.
 SLOW_CHECK = timedelta(hours=1)
 
+#: How many duplicates the audit lists, about; older ones are only counted.
+AUDIT_KEPT = 100_000
+
+#: How long duplicates stay counted by the hour.
+HOURS_KEPT = timedelta(days=90)
+
 
 class Store(Protocol):
     """Keeps the ledger. Verbs first, then reading and housekeeping."""
@@ -228,10 +234,13 @@ class Store(Protocol):
         """
 
     def duplicates(self, *, cursor: str = "", limit: int = 50, task: str = "", scope: str = "") -> Page[Duplicate]:
-        """Page through the duplicates that were answered, newest first; the store may forget old ones."""
+        """Page through the duplicates that were answered, newest first; `prune` forgets all but `AUDIT_KEPT`."""
 
-    def duplicate_counts(self, *, since: datetime) -> Sequence[DuplicateCount]:
-        """Count answered duplicates by hour, task, scope and answer, from the hour of `since` on; oldest first."""
+    def duplicate_counts(self, *, since: datetime, task: str = "", scope: str = "") -> Sequence[DuplicateCount]:
+        """Count answered duplicates by hour, task, scope and answer, from the hour of `since` on; oldest first.
+
+        No further back than `HOURS_KEPT`. What it costs to count those of one scope does not depend on other scopes.
+        """
 
     def count(self, decisions: Mapping[tuple[str, str], int]) -> None:
         """Add to the counters by (task, decision) that `tally` answers."""

@@ -7,7 +7,7 @@ prefork children nor several hosts need a shared directory. Use `max` over expor
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -40,6 +40,10 @@ DETAILED = {
 
 Counts = Mapping[tuple[str, str], int]
 
+#: How many tasks have their own label: those with the most decisions. The others share one; each costs some 40 series.
+MOST_TASKS = 200
+OTHER = "(other)"
+
 
 class LedgerCollector(Collector):
     """Reads the ledger at each scrape, in one round trip."""
@@ -63,9 +67,10 @@ class LedgerCollector(Collector):
             return
         up.add_metric([], 1)
         yield up
+        decisions = _bounded(tally.decisions)
         yield from _gauges(tally)
-        yield from _counters(tally.decisions)
-        yield _run_seconds(tally.decisions)
+        yield from _counters(decisions)
+        yield _run_seconds(decisions)
 
 
 #: The type of an exposition.
@@ -81,6 +86,18 @@ def exposition(ledger: Ledger) -> bytes:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(LedgerCollector(ledger))
     return generate_latest(registry)
+
+
+def _bounded(counts: Counts) -> Counts:
+    """Add up the tasks that are too many, so that no names that somebody makes up can fill a Prometheus server."""
+    totals: Counter[str] = Counter()
+    for (task, _), count in counts.items():
+        totals[task] += count
+    named = {task for task, _ in totals.most_common(MOST_TASKS)}
+    bounded: Counter[tuple[str, str]] = Counter()
+    for (task, counted), count in counts.items():
+        bounded[task if task in named else OTHER, counted] += count
+    return bounded
 
 
 def _gauges(tally: Tally) -> Iterator[Metric]:

@@ -37,6 +37,26 @@ from stores.postgres.stores import PATIENCE_SECONDS, Connection, counter, one, o
 ASKS = (b"S\0\0\0\4", b"Q\0\0\0")
 
 
+# Bounds
+
+
+def test_the_newest_duplicates_are_listed_and_all_are_counted(store: PostgresStore, connection: Connection) -> None:
+    accepted(store)
+    connection.execute("CREATE OR REPLACE FUNCTION duplicates_kept() RETURNS bigint LANGUAGE sql IMMUTABLE RETURN 3")
+    connection.commit()
+    since = datetime.now(UTC)
+    for number in range(10):
+        reserve(store, f"other {number}", caller=str(number))
+
+    store.prune(limit=10)
+
+    assert [duplicate.caller for duplicate in store.duplicates().items] == ["9", "8", "7"]
+    assert sum(count.count for count in store.duplicate_counts(since=since)) == 10
+    assert one(connection, "SELECT count(*) FROM duplicates") == 3
+    store.prune(limit=10)
+    assert sum(count.count for count in store.duplicate_counts(since=since, task="shop.charge")) == 10
+
+
 # One round trip
 
 

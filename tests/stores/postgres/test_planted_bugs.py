@@ -152,6 +152,12 @@ BUGS = {
         "crashes = crashes + 0 * ",
         "crash",
     ),
+    "counts of all scopes are told": (
+        "duplicate_counts.sql",
+        "(p_scope = '' OR d.scope = p_scope)",
+        "true",
+        "counted_by_task_and_scope",
+    ),
     "retention is ignored": (
         "entry.sql",
         "OR job.retained_until > greatest(p_now, job.settled_at)",

@@ -354,6 +354,24 @@ BUGS = {
         "",
         "what_it_follows",
     ),
+    "duplicates of a scope are not counted for it": (
+        "parts/duplicate.lua",
+        "call('HINCRBY', ns .. 'hour:' .. hour .. ':' .. job.scope, counted, 1)",
+        "",
+        "counted_by_task_and_scope",
+    ),
+    "counts of all tasks are told": (
+        "duplicate_counts.lua",
+        "if task == '' or all[i]:sub(1, #start) == start then",
+        "if true then",
+        "counted_by_task_and_scope",
+    ),
+    "a list is filtered by neither state nor task": (
+        "find.lua",
+        "state and wants(state, task_of(kind)) and",
+        "state and",
+        "dead_letters_of_a_scope",
+    ),
     "what is kept apart is forgotten": (
         "parts/reading.lua",
         "pairs(apart and cmsgpack.unpack(apart) or {})",

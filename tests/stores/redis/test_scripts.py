@@ -309,6 +309,42 @@ def test_a_page_is_small_however_large_its_jobs_are(server: AnyServer) -> None:
         store.close()
 
 
+def test_counts_of_one_tenant_cost_nothing_for_those_of_others(server: AnyServer) -> None:
+    clock = FakeClock()
+    with FaultProxy(server.port) as proxy:
+        store = RedisStore(proxy.url(server.url), namespace=uuid.uuid4().hex, clock=clock)
+        for number in range(100):
+            reserve(store, f"job {number}", f"key {number}", scope=f"tenant {number % 50}")
+            reserve(store, f"other {number}", f"key {number}", scope=f"tenant {number % 50}")
+        before = proxy.bytes_replied
+
+        (count,) = store.duplicate_counts(since=clock.now, scope="tenant 7")
+
+        assert (count.scope, count.count) == ("tenant 7", 2)
+        assert proxy.bytes_replied - before < 200
+        store.close()
+
+
+def test_counts_of_many_are_read_in_parts(server: AnyServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(scripts.CONSTANTS, "EXAMINED_AT_ONCE", 3)
+    for library in (scripts.FLAGGED, scripts.UNFLAGGED):
+        monkeypatch.delitem(library, "duplicate_counts", raising=False)
+    clock = FakeClock()
+    with opened(server, clock=clock) as store, client_of(server) as client:
+        start = clock.now
+        reserve(store)
+        for hour in range(12):
+            reserve(store, f"other {hour}")
+            clock.advance(hours=1)
+        asked = client.info("commandstats")["cmdstat_evalsha"]["calls"]
+
+        assert [count.count for count in store.duplicate_counts(since=start)] == [1] * 12
+
+        assert client.info("commandstats")["cmdstat_evalsha"]["calls"] - asked > 3
+    for library in (scripts.FLAGGED, scripts.UNFLAGGED):
+        library.pop("duplicate_counts", None)
+
+
 def test_a_job_that_is_pruned_leaves_nothing_of_what_was_large(server: AnyServer) -> None:
     clock = FakeClock()
     with opened(server, clock=clock) as store, client_of(server) as client:

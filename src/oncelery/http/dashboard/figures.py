@@ -89,7 +89,9 @@ class Tail(Generic[T]):
         if len(read) == READ_AT_MOST:
             self.complete_from = _minute(self._at(read[-1])) + timedelta(minutes=1)
         new = [item for item in read if item not in self._known]
-        self._newest = max(map(self._at, read), default=self._newest)
+        # What a store's clock that was ahead has written must not hide what comes after it.
+        newest = max(map(self._at, read), default=self._newest)
+        self._newest = newest and min(newest, datetime.now(UTC))
         self._known = {item for item in read if self._newest and self._at(item) >= self._newest - OVERLAP}
         return new
 

@@ -33,9 +33,10 @@ class Audit:
         items = tuple(older[place] for place in places[:limit])
         return Page(items=items, cursor=str(places[limit - 1]) if len(places) > limit else "")
 
-    def counts(self, since: datetime) -> Sequence[DuplicateCount]:
+    def counts(self, since: datetime, task: str, scope: str) -> Sequence[DuplicateCount]:
         """Add up by hour, task, scope and answer, from the hour of `since` on."""
-        recent = (d for d in self._noted if d.at >= _hour(since))
+        chosen = (d for d in self._noted if task in ("", d.task) and scope in ("", d.scope))
+        recent = (d for d in chosen if d.at >= _hour(since))
         counts = Counter((_hour(d.at), d.task, d.scope, d.answer) for d in recent)
         return [
             DuplicateCount(hour=hour, task=task, scope=scope, answer=answer, count=count)

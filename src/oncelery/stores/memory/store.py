@@ -34,7 +34,7 @@ from oncelery.job import (
     Tally,
 )
 from oncelery.settlement import Bury, Cancel, Complete, Release, Settlement
-from oncelery.stores.base import Clock
+from oncelery.stores.base import HOURS_KEPT, Clock
 from oncelery.stores.memory.audit import Audit
 from oncelery.stores.memory.entry import Entry
 from oncelery.stores.memory.shelf import Shelf
@@ -343,8 +343,10 @@ class MemoryStore:
         return self._audit.page(cursor, limit, task, scope)
 
     @atomic
-    def duplicate_counts(self, _now: datetime, *, since: datetime) -> Sequence[DuplicateCount]:
-        return self._audit.counts(since)
+    def duplicate_counts(
+        self, now: datetime, *, since: datetime, task: str = "", scope: str = ""
+    ) -> Sequence[DuplicateCount]:
+        return self._audit.counts(max(since, now - HOURS_KEPT), task, scope)
 
     @atomic
     def count(self, _now: datetime, decisions: Mapping[tuple[str, str], int]) -> None:

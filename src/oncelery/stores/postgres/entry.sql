@@ -17,8 +17,9 @@ CREATE OR REPLACE FUNCTION past_kept() RETURNS integer LANGUAGE sql IMMUTABLE RE
 CREATE OR REPLACE FUNCTION aliases_kept() RETURNS integer LANGUAGE sql IMMUTABLE RETURN 100;
 CREATE OR REPLACE FUNCTION alias_retention() RETURNS interval LANGUAGE sql IMMUTABLE RETURN interval '24 hours';
 
--- How long the audit of duplicates goes back.
-CREATE OR REPLACE FUNCTION audit_kept() RETURNS interval LANGUAGE sql IMMUTABLE RETURN interval '720 hours';
+-- How many duplicates the audit lists, and how long they stay counted by the hour: as in stores/base.py.
+CREATE OR REPLACE FUNCTION duplicates_kept() RETURNS bigint LANGUAGE sql IMMUTABLE RETURN 100000;
+CREATE OR REPLACE FUNCTION hours_kept() RETURNS interval LANGUAGE sql IMMUTABLE RETURN interval '2160 hours';
 
 -- Whether both payloads have a digest and they differ.
 CREATE OR REPLACE FUNCTION differ(p_one text, p_other text) RETURNS boolean

@@ -219,8 +219,8 @@ class PostgresStore:
         items = tuple(rows.duplicate_of(row) for row in shown)
         return Page(items=items, cursor=str(shown[-1][0]) if len(found) > len(shown) else "")
 
-    def duplicate_counts(self, *, since: datetime) -> Sequence[DuplicateCount]:
-        return [rows.duplicate_count_of(row) for row in self._call("duplicate_counts", (since,))]
+    def duplicate_counts(self, *, since: datetime, task: str = "", scope: str = "") -> Sequence[DuplicateCount]:
+        return [rows.duplicate_count_of(row) for row in self._call("duplicate_counts", (since, task, scope))]
 
     def count(self, decisions: Mapping[tuple[str, str], int]) -> None:
         if decisions:

@@ -52,7 +52,10 @@ for i = 1, #paces, 2 do
   end
 end
 
-for _, hour in ipairs(call('ZRANGEBYSCORE', ns .. 'hours', '-inf', digits(now - HOURS_KEPT))) do
+for _, hour in ipairs(call('ZRANGEBYSCORE', ns .. 'hours', '-inf', digits(now - HOURS_KEPT - HOUR), 'LIMIT', 0, 10)) do
+  for _, counted in ipairs(call('HKEYS', ns .. 'hour:' .. hour)) do
+    call('DEL', ns .. 'hour:' .. hour .. ':' .. cjson.decode(counted)[2])
+  end
   call('DEL', ns .. 'hour:' .. hour)
   call('ZREM', ns .. 'hours', hour)
 end

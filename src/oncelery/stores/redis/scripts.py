@@ -8,17 +8,12 @@ from datetime import timedelta
 from importlib.resources import files
 
 from oncelery.job import ALIAS_RETENTION, ALIASES_KEPT, MICROSECOND, PAST_KEPT, SUMMARY_BYTES
-from oncelery.stores.base import PUBLISH_GRACE, SLOW_CHECK
+from oncelery.stores.base import AUDIT_KEPT, HOURS_KEPT, PUBLISH_GRACE, SLOW_CHECK
 from oncelery.stores.redis.wire import words
 
-#: How many duplicates the audit lists; older ones are only counted.
-AUDIT_KEPT = 100_000
-
-#: How long duplicates stay counted by the hour.
-HOURS_KEPT = timedelta(days=90)
-
-#: How many jobs a page looks at, whether it shows them or not; a page that ends early says where to go on.
-EXAMINED_AT_ONCE = 1_000
+#: How many jobs or duplicates a script looks at, whether it shows them or not: nobody waits for it for more than a few
+#: milliseconds. A page that ends early says where to go on.
+EXAMINED_AT_ONCE = 500
 
 #: How many bytes of result, steps, past and error stand beside the rest of a finished job; more is kept apart.
 KEPT_WITH_ENTRY = 1024

@@ -53,6 +53,9 @@ from oncelery.stores.redis.wire import Word
 #: What a job that begins for the first time has finished before.
 NO_STEPS: Mapping[str, bytes] = MappingProxyType({})
 
+#: How many scripts look for the first job of a page, before it is given empty.
+SCRIPTS_A_PAGE = 10
+
 #: How nearly every run is settled.
 COMPLETED = a.Settled(State.COMPLETED, "")
 
@@ -191,11 +194,14 @@ class RedisStore:
         return read_job(told) if told else None
 
     def find(self, query: Query) -> Page[JobSummary]:
-        at, job_id = _read_cursor(query.cursor, r"(\d+)/((?:[0-9a-f]{2})+)")
-        span = [_moment(query.since), _moment(query.until), at, bytes.fromhex(job_id)]
-        inputs = (query.limit, query.task, query.scope, *span, *query.states)
-        last_at, last_id, *told = self._run("find", *inputs)
-        cursor = f"{last_at.decode()}/{last_id.hex()}" if last_at else ""
+        cursor, told = query.cursor, []
+        for _ in range(SCRIPTS_A_PAGE):
+            at, job_id = _read_cursor(cursor, r"(\d+)/((?:[0-9a-f]{2})+)")
+            span = [_moment(query.since), _moment(query.until), at, bytes.fromhex(job_id)]
+            last_at, last_id, *told = self._run("find", query.limit, query.task, query.scope, *span, *query.states)
+            cursor = f"{last_at.decode()}/{last_id.hex()}" if last_at else ""
+            if told or not cursor:
+                break
         return Page(items=tuple(read_summary(flat) for flat in told), cursor=cursor)
 
     def duplicates(self, *, cursor: str = "", limit: int = 50, task: str = "", scope: str = "") -> Page[Duplicate]:
@@ -203,8 +209,13 @@ class RedisStore:
         last, *told = self._run("duplicates", entry, limit, task, scope)
         return Page(items=tuple(read_duplicate(flat) for flat in told), cursor=last.decode())
 
-    def duplicate_counts(self, *, since: datetime) -> Sequence[DuplicateCount]:
-        return read_counts(self._run("duplicate_counts", _moment(since)))
+    def duplicate_counts(self, *, since: datetime, task: str = "", scope: str = "") -> Sequence[DuplicateCount]:
+        counts: list[DuplicateCount] = []
+        start, *hours = self._run("duplicate_counts", _moment(since), task, scope)
+        while start:
+            counts += read_counts(hours)
+            start, *hours = self._run("duplicate_counts", start, task, scope)
+        return counts + read_counts(hours)
 
     def count(self, decisions: Mapping[tuple[str, str], int]) -> None:
         inputs = (part for decision, count in decisions.items() for part in (encode(decision), count))

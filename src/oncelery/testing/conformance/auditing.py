@@ -13,7 +13,7 @@ from oncelery.job import (
     DuplicateCount,
     OnDuplicate,
 )
-from oncelery.stores.base import Store
+from oncelery.stores.base import HOURS_KEPT, Store
 from oncelery.testing.clock import FakeClock
 from oncelery.testing.conformance.acts import (
     INSTANT,
@@ -108,6 +108,35 @@ class Auditing(Fixtures):
         assert {duplicate.job_id for duplicate in store.duplicates(task="t1").items} == {"job 0", "job 1"}
         assert {duplicate.job_id for duplicate in store.duplicates(scope="s1").items} == {"job 0", "job 2"}
         assert {duplicate.job_id for duplicate in store.duplicates(task="t1", scope="s1").items} == {"job 0"}
+
+    def test_duplicates_are_counted_by_task_and_scope(self, store: Store, clock: FakeClock) -> None:
+        for number, (task, scope) in enumerate([("t1", "s1"), ("t1", "s2"), ("t2", "s1"), ("t1", "")]):
+            accepted(store, f"job {number}", f"key {number}", task=task, scope=scope)
+            reserve(store, f"other {number}", f"key {number}", task=task, scope=scope)
+
+        def counted(**asked: str) -> set[tuple[str, str, int]]:
+            counts = store.duplicate_counts(since=clock.now, **asked)
+            return {(count.task, count.scope, count.count) for count in counts}
+
+        assert counted(task="t1") == {("t1", "s1", 1), ("t1", "s2", 1), ("t1", "", 1)}
+        assert counted(scope="s1") == {("t1", "s1", 1), ("t2", "s1", 1)}
+        assert counted(task="t1", scope="s1") == {("t1", "s1", 1)}
+        assert counted(task="t") == counted(scope="s") == set()
+        assert len(counted()) == 4
+
+    def test_counts_are_kept_for_so_long_and_no_longer(self, store: Store, clock: FakeClock) -> None:
+        start = clock.now
+        accepted(store, scope="acme")
+        reserve(store, OTHER)
+        clock.now += HOURS_KEPT
+        store.prune(limit=100)
+        assert [count.count for count in store.duplicate_counts(since=start, scope="acme")] == [1]
+
+        clock.now += HOUR
+        store.prune(limit=100)
+
+        assert not store.duplicate_counts(since=start)
+        assert not store.duplicate_counts(since=start, scope="acme")
 
     def test_duplicates_are_counted_by_the_hour(self, store: Store, clock: FakeClock) -> None:
         noon = datetime(2030, 1, 1, 12, tzinfo=UTC)

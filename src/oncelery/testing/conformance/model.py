@@ -345,7 +345,7 @@ class Comparison(RuleBasedStateMachine):
 
     def audit(self, store: Store) -> object:
         since = self.clock.now - LONG * 100
-        counts = [count for count in store.duplicate_counts(since=since) if count.task == self.mark]
+        counts = store.duplicate_counts(since=since, task=self.mark)
         return store.duplicates(task=self.mark, limit=ALL).items, set(counts)
 
     def empty_the_ledger(self) -> None:

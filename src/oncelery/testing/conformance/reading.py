@@ -135,6 +135,23 @@ class Finding(Fixtures):
         assert found(store, task="t1", scope="s1", states=frozenset({State.RUNNING})) == []
         assert found(store, task="unheard of") == []
 
+    def test_dead_letters_of_a_scope_are_found_for_as_long_as_they_are_some(
+        self, store: Store, clock: FakeClock
+    ) -> None:
+        def letters(scope: str) -> list[str]:
+            return found(store, scope=scope, states=frozenset({State.BURIED}))
+
+        for number, scope in enumerate(["s1", "s1", "s1", "s2"]):
+            buried(store, work(f"{scope}/{number}", f"key {number}", scope=scope))
+            clock.now += INSTANT
+        accepted(store, "queued", "key 5", scope="s1")
+
+        assert letters("s1") == ["s1/2", "s1/1", "s1/0"]
+        store.revive("s1/0")
+        store.discard("s1/1")
+        assert letters("s1") == ["s1/2"]
+        assert letters("s2") == ["s2/3"]
+
     def test_jobs_are_found_from_a_moment_on_and_before_another(self, store: Store, clock: FakeClock) -> None:
         start = clock.now
         for number in range(4):

@@ -124,7 +124,7 @@ CREATE TABLE paces (
   taken timestamptz NOT NULL
 ) WITH (fillfactor = 10);
 
--- The audit: who was answered what.
+-- The audit: who was answered what; the newest of them.
 CREATE TABLE duplicates (
   place bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   at timestamptz NOT NULL,
@@ -137,6 +137,17 @@ CREATE TABLE duplicates (
 CREATE INDEX duplicates_by_time ON duplicates (at);
 CREATE INDEX duplicates_by_task ON duplicates (task, place);
 CREATE INDEX duplicates_by_scope ON duplicates (scope, place) WHERE scope <> '';
+
+-- The audit by hour, of those that are no longer listed.
+CREATE TABLE duplicate_hours (
+  hour timestamptz NOT NULL,
+  count bigint NOT NULL,
+  scope text COLLATE "C" NOT NULL,
+  task text COLLATE "C" NOT NULL,
+  answer text COLLATE "C" NOT NULL,
+  PRIMARY KEY (scope, hour, task, answer)
+) WITH (fillfactor = 50);
+CREATE INDEX duplicate_hours_by_time ON duplicate_hours (hour);
 
 -- What count has added up.
 CREATE TABLE decisions (

@@ -48,7 +48,12 @@ function list(job, check)
   end
   if job.scope then
     call('ZADD', ns .. 'scope:' .. job.scope, job.changed_at, id)
-    call(job.state == BURIED and 'SREM' or 'SADD', ns .. 'active:' .. job.scope, id)
+    if job.state == BURIED then
+      call('ZADD', ns .. 'letters:' .. job.scope, job.changed_at, id)
+      call('SREM', ns .. 'active:' .. job.scope, id)
+    else
+      call('SADD', ns .. 'active:' .. job.scope, id)
+    end
   end
 end
 
@@ -60,6 +65,9 @@ end
 -- Take a job from where it was as long as it was in that state.
 function unlist(job, state, held)
   call('ZREM', ns .. list_of(state, held) .. ':' .. job.kind, job.id)
+  if state == BURIED and job.scope then
+    call('ZREM', ns .. 'letters:' .. job.scope, job.id)
+  end
   if held then
     call('ZREM', ns .. 'due', job.id)
     call('ZREM', ns .. 'again', job.id)

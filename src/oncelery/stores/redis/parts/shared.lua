@@ -23,6 +23,7 @@
 --   again            zset    the rest of them, published again because of a sign, by their next check
 --   buried:<kind>    zset    buried jobs, by their last change
 --   scope:<scope>    zset    jobs of all states, by their last change; only those that have a scope
+--   letters:<scope>  zset    its buried jobs, by their last change
 --   active:<scope>   set     its queued and running jobs
 --   paces            hash    scope -> up to when its time is taken by jobs that were accepted (see reserve.lua)
 --   finished:<n>     stream  the completed or cancelled jobs of one kind, by the time they were settled
@@ -34,6 +35,7 @@
 --   duplicates       stream  the newest duplicates
 --   hours            zset    the hours that have counts
 --   hour:<hour>      hash    JSON [task, scope, answer] -> duplicates in that hour
+--   hour:<hour>:<scope>      the same of one scope, so that a tenant's counts cost what its own do
 --   decisions        hash    JSON [task, decision] -> count
 --   barrier          string  written before a WAIT, so that there is always something to wait for
 --
