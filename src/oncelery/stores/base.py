@@ -16,8 +16,8 @@ Rules for all verbs:
    known, or has a lower fence than the lease: a fail-over has undone the grant, and no other run has the job.
 7. Any number of threads may use one store at once; a process that was forked may use its parent's.
 8. A clock may be ahead for a moment. Nothing that was written then lasts for as long as it was ahead: `begin` and `due`
-   take back what a live job cannot have (a change later than now, a lease longer than it was given for, a next check
-   after a re-publication later than `SLOW_CHECK`). Only a finished job keeps its key, and is kept, for so much longer.
+   take back what a live job cannot have (if queued, a change later than now; a lease longer than it was given for; a
+   next check after a re-publication later than `SLOW_CHECK`). Only a finished job keeps its key for so much longer.
 """
 
 from __future__ import annotations

@@ -163,11 +163,10 @@ class Entry:
     def set_right(self, now: datetime) -> None:
         """Take back what a clock that was ahead has written: no time of a live job is later than it can be."""
         job = self.job
-        if (ahead := job.changed_at - now) > NO_TIME:
+        if job.state is State.QUEUED and (ahead := job.changed_at - now) > NO_TIME:
             self.job = job = replace(job, changed_at=now, not_before=job.not_before and job.not_before - ahead)
-            if job.state is State.QUEUED:
-                self.sent_at = min(self.sent_at, max(now, job.not_before or now))
-                self.next_check = min(self.next_check, self.sent_at + SLOW_CHECK)
+            self.sent_at = min(self.sent_at, max(now, job.not_before or now))
+            self.next_check = min(self.next_check, self.sent_at + SLOW_CHECK)
         if job.lease_until:
             self.job = job = replace(job, lease_until=min(job.lease_until, now + self.lease_for))
         latest = now + SLOW_CHECK if self.resent else job.lease_until

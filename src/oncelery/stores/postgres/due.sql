@@ -16,7 +16,7 @@ DECLARE
 BEGIN
   FOR job IN
     SELECT * FROM jobs WHERE id = ANY (ARRAY(
-      SELECT id FROM jobs WHERE changed_at > v_latest AND state IN ('queued', 'running')
+      SELECT id FROM jobs WHERE changed_at > v_latest AND state = 'queued'
       UNION ALL
       SELECT id FROM jobs WHERE state = 'running' AND (
         lease_until > v_latest + lease_for OR (resent > 0 AND next_check > v_latest + slow_check())

@@ -299,13 +299,11 @@ BEGIN
   IF job.id IS NULL OR job.state NOT IN ('queued', 'running') THEN
     RETURN job;
   END IF;
-  IF v_ahead > '0' THEN
+  IF job.state = 'queued' AND v_ahead > '0' THEN
     job.changed_at := p_now;
     job.not_before := job.not_before - v_ahead;
-    IF job.state = 'queued' THEN
-      job.sent_at := least(job.sent_at, greatest(p_now, job.not_before));
-      job.next_check := least(job.next_check, job.sent_at + slow_check());
-    END IF;
+    job.sent_at := least(job.sent_at, greatest(p_now, job.not_before));
+    job.next_check := least(job.next_check, job.sent_at + slow_check());
   END IF;
   IF job.state = 'running' THEN
     job.lease_until := least(job.lease_until, p_now + job.lease_for);

@@ -87,12 +87,10 @@ end
 -- Take back what a clock that was ahead has written: no time of a live job is later than it can be.
 local function set_right(job)
   local changes, ahead = {}, job.changed_at - now
-  if ahead > 0 then
+  if job.state == QUEUED and ahead > 0 then
     local not_before = job.not_before and job.not_before - ahead
     changes.changed_at, changes.not_before = at, not_before
-    if job.state == QUEUED then
-      changes.sent_at = math.min(job.sent_at, math.max(now, not_before or now))
-    end
+    changes.sent_at = math.min(job.sent_at, math.max(now, not_before or now))
   end
   if job.state == RUNNING and job.lease_until - job.lease_for > now then
     changes.lease_until = now + job.lease_for
