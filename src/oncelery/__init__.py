@@ -23,7 +23,8 @@ cli           the command `oncelery`
 testing       servers, clocks, failpoints and the conformance suite, for your tests too
 
 Beside them: settings (from constructor, app and environment; spelling finds what a wrong name was meant to be), errors
-(those that users meet), codec (JSON in and out), failpoints (where tests make a process break).
+(those that users meet), codec (JSON in and out), breaker (whether a peer answers), failpoints (where tests make a
+process break).
 """
 
 from __future__ import annotations

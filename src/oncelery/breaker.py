@@ -1,4 +1,4 @@
-"""Breaker: whether a peer answers, found out by one look at a time, so that nobody waits for one that is silent."""
+"""Breaker: whether a peer answers. One look at a time finds out, so that callers do not wait for a silent peer."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from time import monotonic
 
 _logger = logging.getLogger("oncelery")
 
-#: By how many seconds a look is waited for longer than it may take, so that it is late by then.
+#: How many seconds longer than a look may take a caller waits for it, so that it is late by then.
 MARGIN = 0.05
 
 
 class Breaker:
     """Open while a peer, such as the store or the broker, does not answer.
 
-    One look at a time asks the peer, in its own thread; all callers share it. A look without an answer within `seconds`
-    counts as none. It ends by itself, and no second one starts while it lasts.
+    One look at a time asks the peer, in its own thread; all callers share it. A look that takes longer than
+    `seconds` is trouble. It ends by itself, and no second one starts until then.
     """
 
     def __init__(self, ask: Callable[[], object], *, name: str, seconds: float = 2.0, every: float = 1.0) -> None:
@@ -39,7 +39,7 @@ class Breaker:
 
     @property
     def trouble(self) -> str:
-        """Why the peer is not to be asked now; empty if it may be. While it is in trouble, looks go on."""
+        """Why not to ask the peer now; empty if it answers. While there is trouble, this starts the next look."""
         if self.is_late:
             self._change(f"no answer within {self.seconds:g} seconds")
         known = self._trouble
@@ -53,7 +53,7 @@ class Breaker:
         return self._look is not None and not self._look.done() and monotonic() - self._began > self.seconds
 
     def look(self) -> Future[None]:
-        """Return the look that is under way, or the last one if it is fresh; else begin one."""
+        """Return the look that is under way, or the last one if it is fresh; else start one."""
         with self._lock:
             ended = self._look is not None and self._look.done()
             if self._look is None or (ended and monotonic() - self._ended >= self._every):
@@ -64,12 +64,12 @@ class Breaker:
             return self._look
 
     def looked(self) -> str:
-        """Look, wait for the answer no longer than it may take, and return the trouble."""
+        """Look, wait for that no longer than it may take, and return the trouble."""
         wait([self.look()], self.seconds + MARGIN)
         return self.trouble
 
     def forget(self) -> None:
-        """Begin as if nothing were known: in a forked child no look is under way."""
+        """Start as if nothing were known: in a forked child no look is under way."""
         self._lock = threading.Lock()
         self._look = None
         self._began = self._ended = 0.0

@@ -29,11 +29,11 @@ def decode(text: bytes | str, kind: type[T]) -> T:
 
 
 def decode_cut(text: bytes | str, kind: type[T]) -> T | None:
-    """Read a JSON object that may have been cut off within one of its texts; None if too little is left."""
+    """Read a JSON object that may have been cut off within one of its strings; None if too little is left."""
     written = text.encode() if isinstance(text, str) else text
     with suppress(msgspec.MsgspecError):
         return decode(written, kind)
-    # Back to where a text may end: neither within a character or an escape, nor within the next name.
+    # Back to where a string may end: neither within a character or an escape, nor within the next name.
     for end in range(len(written), max(len(written) - LONGEST_NAME, 0), -1):
         with suppress(msgspec.MsgspecError):
             return decode(written[:end] + b'"}', kind)

@@ -115,6 +115,6 @@ class Heartbeat:
                 each.run.renewed(lease, answer)
             except Exception as error:  # noqa: BLE001 - as above
                 each.next = monotonic()
-                _logger.warning("could not record job %s again, which the ledger has lost: %s", lease.job_id, error)
+                _logger.warning("could not record job %s again, after the ledger lost it: %s", lease.job_id, error)
         self._renewed()
         return True

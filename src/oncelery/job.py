@@ -45,7 +45,7 @@ ALIASES_KEPT = 100
 #: How many unfinished attempts a job remembers.
 PAST_KEPT = 20
 
-#: How much of a text a list shows, in characters; and how many bytes of it, as JSON, a store has to read for that.
+#: How many characters of a string a list shows; and how many bytes of its JSON a store reads for that.
 SUMMARY_LENGTH = 500
 SUMMARY_BYTES = 4096
 
@@ -81,11 +81,11 @@ class Durability(StrEnum):
     SAFE = "safe"
 
 
-#: The reasons that the ledger itself gives for a cancellation: a dead letter was discarded; the lease of a job without
-#: a body, which nobody can publish again, has lapsed; its caller has got an error instead; and, before the id of that,
-#: another job does the work of a dead letter with other arguments. Any other reason is that of the caller who cancels;
-#: one that is the same as these is quoted, so that it is not read as ours.
+#: Reasons for a cancellation that Oncelery itself gives: a dead letter was discarded; the lease of a job without a body
+#: has lapsed, and nothing can publish it again; the job could not be published, and its caller got an error; a dead
+#: letter was revived as the job whose id follows.
 DISCARDED, LAPSED, NOT_PUBLISHED, REVIVED_AS = "discarded", "lapsed", "not published", "revived as "
+#: Those that are acted upon. A caller's reason that equals one of them is quoted, so that it is not read as ours.
 OWN_REASONS = frozenset({DISCARDED, LAPSED, NOT_PUBLISHED})
 
 
@@ -219,7 +219,7 @@ class Failure(Struct, frozen=True, kw_only=True):
     traceback: str = ""
 
     def brief(self) -> Failure:
-        """Give what a list shows of it: the first line, and no traceback."""
+        """Return what a list shows of it: the first line, and no traceback."""
         return Failure(type=_cut(self.type), message=_cut(self.message.split("\n", 1)[0]))
 
 
@@ -285,7 +285,7 @@ class JobSummary(Struct, frozen=True, kw_only=True):
     duplicates: int = 0
 
     def shortened(self) -> Self:
-        """Cut texts to what a list shows of them."""
+        """Cut strings to what a list shows of them."""
         progress = self.progress and replace(
             self.progress, stage=_cut(self.progress.stage), message=_cut(self.progress.message)
         )
@@ -313,7 +313,7 @@ class Job(JobSummary, frozen=True, kw_only=True):
     steps: Mapping[str, bytes] = field(default_factory=lambda: MappingProxyType({}))
 
     def summary(self) -> JobSummary:
-        """Give what a list shows of it."""
+        """Return what a list shows of it."""
         return JobSummary(**{name: getattr(self, name) for name in JobSummary.__struct_fields__}).shortened()
 
     def keeps_key(self, now: datetime) -> bool:

@@ -118,7 +118,7 @@ class Ledger:
     ) -> a.Granted | a.Declined | a.Absent:
         """Ask to run a job. Repeat a call whose answer was lost with the same `holder`.
 
-        So does a run that `restores` its job, which the store has lost.
+        A run that `restores` a job which the store has lost asks with its own `holder`, too.
         """
         self._check(submission)
         started = perf_counter()
@@ -349,7 +349,7 @@ class Ledger:
 
 
 def _quoted(reason: str) -> str:
-    """Give a reason as it is, or in quotes if it would be read as one that the ledger itself gives."""
+    """Return a caller's reason; in quotes if it would be read as one of our own."""
     return f'"{reason}"' if reason in OWN_REASONS else reason
 
 

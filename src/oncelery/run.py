@@ -35,7 +35,7 @@ T = TypeVar("T")
 #: Progress of the same stage is written at most this often, in seconds; a tight loop must not flood the store.
 PROGRESS_EVERY = 0.5
 
-#: How often a run says a verb to a ledger that does not know it, and records itself again in between.
+#: How often a run calls a verb of a ledger that does not know it, and records itself again in between.
 TRIES = 3
 
 #: How long a worker waits for a store that is away, in seconds: an outcome at hand is worth waiting for.
@@ -134,7 +134,7 @@ class Run:
         self._begin = begin
         self._restoring = threading.RLock()
         self._is_incomplete = False
-        #: What the ledger said instead, if somebody else has the job by then.
+        #: What the ledger answered instead, if another run has the job by then.
         self.declined: Declined | Absent | None = None
         #: Whether its settlement is under way, or over: what a renewal is answered means nothing then.
         self.is_settling = False
@@ -262,7 +262,7 @@ class Run:
                 self.lose()
 
     def settle(self, settlement: Settlement) -> Settled | Fenced | Declined | Absent:
-        """End this run; the answer of `begin`, where the ledger had lost the job and somebody else has it by now."""
+        """End this run; the answer of `begin` if the ledger had lost the job and another run has it by now."""
         # Before it is said: a renewal that is fenced by it comes after this.
         self.is_settling = True
         return self.ask(lambda ledger, lease: ledger.settle(lease, settlement))
@@ -270,7 +270,7 @@ class Run:
     def ask(
         self, verb: Callable[[Ledger, Lease], T | Fenced | Absent], ledger: Ledger | None = None
     ) -> T | Fenced | Declined | Absent:
-        """Say a verb under this run's lease; say it again if the ledger had lost the run, which is then restored."""
+        """Call a verb under this run's lease. If the ledger has lost the run, restore it and call the verb again."""
         ledger = ledger or self.ledger
         for _ in range(TRIES):
             lease = self.lease
@@ -282,9 +282,9 @@ class Run:
         raise StoreUnavailableError(f"the store does not keep job {self.job_id}, which was recorded again")
 
     def _is_lost(self, lease: Lease, answer: Fenced | Absent, ledger: Ledger) -> Fenced | Declined | Absent | None:
-        """Return what says that another has the job; None if this run has it, under another lease by now.
+        """Restore this run if the ledger has lost it; return None if the run has its job, else why not.
 
-        A job that the ledger does not know (Absent) has been lost by it, and nobody else has it: it is recorded again.
+        If the ledger does not know the job (Absent), it has lost it, and no other run has it.
         """
         with self._restoring:
             if self.lease is not lease:

@@ -31,7 +31,7 @@ _logger = logging.getLogger("oncelery")
 #: How long a store that did not answer is not asked again, in seconds.
 PAUSE = 2.0
 
-#: How long a worker that ends waits for what it has still to report, in seconds.
+#: How long a worker that ends waits for its last reports to be sent, in seconds.
 FAREWELL_SECONDS = 1.0
 
 
@@ -68,14 +68,14 @@ class Background:
         self._consumer = None
 
     def finish(self) -> None:
-        """Wait a moment until all that was asked is answered."""
+        """Wait a moment for the answers that are still due."""
         done = Event()
         self._asked.put((done.set, _ignore))
         if self._thread:
             done.wait(FAREWELL_SECONDS)
 
     def ask(self, act: Act, then: Then = _ignore) -> None:
-        """Run `act` in the thread, and `then` with its answer on the loop; with None if the ledger gave none."""
+        """Run `act` in the thread, then `then` on the loop with its answer: None if the ledger did not answer."""
         if self._consumer is None:
             then(self.attempt(act))
         else:
@@ -91,7 +91,7 @@ class Background:
         self._silent_until = monotonic() + PAUSE
 
     def attempt(self, act: Callable[[], T]) -> T | None:
-        """Run what asks the ledger, unless that is silent; None if it did not answer."""
+        """Run `act`, unless the store is silent; return None if the ledger did not answer."""
         if self.is_silent:
             return None
         try:
@@ -101,7 +101,7 @@ class Background:
                 self.leave_alone()
             _logger.warning("could not ask the ledger: %s", error)
         except Exception:
-            _logger.exception("could not do what a worker does beside its tasks")
+            _logger.exception("unexpected error in the background work of a worker")
         return None
 
     def _work(self) -> None:
@@ -128,8 +128,8 @@ class Background:
             try:
                 then(answer)
             except Exception:
-                # The loop does not survive it, and the message comes again.
-                _logger.exception("could not go on after the ledger has answered")
+                # Raised, it would end the worker's loop. The message comes again.
+                _logger.exception("could not handle an answer of the ledger")
 
 
 class BackgroundStep(bootsteps.StartStopStep):

@@ -58,7 +58,7 @@ class Board:
         return _Shown(self._memory, place, pid, written)
 
     def show_instead(self, lease: Lease) -> None:
-        """Show another lease of the run whose lease is shown; not while one inside it is shown."""
+        """Show a newer lease of the run that is shown; do nothing while the lease of a run inside it is shown."""
         place = self._place(pid := os.getpid())
         if place is not None and any(held.lease.holder == lease.holder for held in self._read(place)):
             written = encode(lease)

@@ -56,7 +56,7 @@ class PromptProducer(Producer):
 
 
 class Broker:
-    """Connections that do not wait for long, apart from Celery's own, which may wait for ever."""
+    """Connections that never wait for long. Celery has its own, which may wait for ever."""
 
     def __init__(self, app: Celery[Any]) -> None:
         self._app = app
@@ -65,7 +65,7 @@ class Broker:
 
     @contextmanager
     def bounded(self) -> Iterator[None]:
-        """Have all messages that are sent within the block sent in time, or refused with OperationalError."""
+        """Send each message of this block in time, or raise OperationalError."""
         token = _bounded.set(True)
         try:
             yield
@@ -74,7 +74,7 @@ class Broker:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether what is sent here is to be sent in time."""
+        """Whether this code runs in a `bounded` block."""
         return _bounded.get()
 
     def require(self) -> None:
@@ -92,12 +92,12 @@ class Broker:
         return self._producers[1].acquire(block=True, timeout=SECONDS)
 
     def connection(self) -> Connection:
-        """Give a connection, not yet open."""
+        """Return a connection that is not open yet."""
         with self._app.connection_for_write() as usual:
             bounds = BOUNDS.get(usual.transport.driver_type, {})
         return self._app.connection_for_write(connect_timeout=SECONDS, transport_options=bounds)
 
     def connect(self) -> None:
-        """Connect once, and raise what the transport raises if that cannot be done in time."""
+        """Connect once; raise the error of the transport if that fails or takes too long."""
         with self.connection() as connection:
             connection.ensure_connection(max_retries=1, interval_start=0, timeout=SECONDS)

@@ -58,10 +58,10 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("oncelery")
 
-#: The result of a run without a value that is kept: the task raised Ignore, was replaced, or its value is omitted.
+#: The result of a run that has no value to keep: the task raised Ignore, was replaced, or its value is omitted.
 NO_VALUE = b""
 
-#: How much is kept of the reason why a result is not, in characters.
+#: How much of the reason for an omitted result is kept, in characters.
 OMITTED_LENGTH = 500
 
 #: The result of a task that returns nothing, in JSON.
@@ -96,23 +96,23 @@ class TaskCall:
     def _submission(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Submission:
         task, policy, request = self.task, self.policy, self.request
         told = request.headers or {}
-        key, apart = told.get(KEY), told.get(JOB)
+        key, own_id = told.get(KEY), told.get(JOB)
         if key:
             alias, digest, follows = told.get(ALIAS, ""), told.get(DIGEST, ""), told.get(FOLLOWS, "")
             scope, notify = told.get(SCOPE, ""), told.get(NOTIFY, "")
         else:
             # Sent by code that does not know the ledger.
-            found = task.identity.of(args, kwargs, namespace=task.oncelery.namespace, task_id=apart or request.id)
+            found = task.identity.of(args, kwargs, namespace=task.oncelery.namespace, task_id=own_id or request.id)
             key, alias, digest, scope, notify = found.key, "", "", found.scope, policy.notify
             root = request.root_id if request.root_id != request.id else None
             follows = follows_of(root, request.parent_id, request.group)
-        #: Whether nobody has looked yet whose the task id is.
-        self.unsure = bool(follows) and not apart and (JOB in told or KEY not in told)
+        #: Whether another call may have this task id: the publisher could not look.
+        self.unsure = bool(follows) and not own_id and (JOB in told or KEY not in told)
         #: A URL to call when the job has ended.
         self.notify = "" if self.eager else notify
         delivery = request.delivery_info or {}
         return Submission(
-            id=apart or job_id_of(task, request.id, request.replaced_task_nesting),
+            id=own_id or job_id_of(task, request.id, request.replaced_task_nesting),
             key=key,
             alias=alias,
             digest=digest,
@@ -129,25 +129,25 @@ class TaskCall:
         )
 
     def execute(self) -> Execution:
-        """Run the job of this delivery; where its task id is another call's, under an id of its own."""
+        """Run the job of this delivery, under its own job id if another call has the task id."""
         ledger, heartbeat = self.task.oncelery.ledger, self.task.oncelery.heartbeat
         known = insist(ledger.get, self.submission.id) if self.unsure else None
         if known and self.submission.is_another_call(known):
-            self.set_apart()
+            self.take_own_id()
         ended = execute(ledger, heartbeat, self)
         if isinstance(ended, Finished | Busy) and self.submission.is_another_call(ended.job):
-            self.set_apart()
+            self.take_own_id()
             ended = execute(ledger, heartbeat, self)
         return ended
 
-    def set_apart(self) -> None:
-        """Take another job id: the task id is that of another call. Said in the headers, where the next run looks."""
+    def take_own_id(self) -> None:
+        """Take another job id, because another call has the task id; write it to the headers, for the next run."""
         request, follows = self.request, self.submission.follows
-        apart = job_id_of(self.task, request.id, request.replaced_task_nesting, follows)
-        told = {**(request.headers or {}), JOB: apart}
+        own_id = job_id_of(self.task, request.id, request.replaced_task_nesting, follows)
+        told = {**(request.headers or {}), JOB: own_id}
         if KEY in told and self.task.policy.key is TASK_ID and not self.submission.key_digest:
             namespace, scope = self.task.oncelery.namespace, self.submission.scope
-            found = self.task.identity.of(self._args, self._kwargs, namespace=namespace, task_id=apart, scope=scope)
+            found = self.task.identity.of(self._args, self._kwargs, namespace=namespace, task_id=own_id, scope=scope)
             told[KEY] = found.key
         request.headers = told
         self.submission = self._submission(self._args, self._kwargs)

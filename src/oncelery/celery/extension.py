@@ -73,7 +73,7 @@ class Oncelery:
     where you do not set them.
     """
 
-    #: Those that were made by name, rather than by a guarded task that came to an app.
+    #: Those that the user made, not those that `of` made for an app.
     _asked_for: ClassVar[WeakSet[Oncelery]] = WeakSet()
 
     def __init__(self, app: Celery[Any], *, recommended: bool = False, **settings: Any) -> None:
@@ -271,7 +271,7 @@ class Oncelery:
         return self._celerys("send_task")(*args, **options)
 
     def _celerys(self, name: str) -> Any:
-        """Give the app's method that ours stands in front of; looked up each time, as a test may patch its class."""
+        """Return the app's method that ours replaces; looked up each time, as a test may patch its class."""
         if name in self._before:
             return self._before[name]
         found = getattr(self.app.__class__, name)
@@ -354,7 +354,7 @@ class Oncelery:
         return message.pack(self.app)
 
     def _other_work(self, task: IdempotentTask, message: Message, job: Job) -> Submission:
-        """Offer a corrected call under its new key and a new id, with all that was asked for beside its arguments."""
+        """Return the submission of a corrected call under its new key and a new id, with its other options."""
         options = {name: value for name, value in message.options.items() if name not in _OF_ONE_ID}
         call = Publication(
             task=task,

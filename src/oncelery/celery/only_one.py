@@ -186,7 +186,7 @@ class Instance(Run):
         return None
 
     def _restore(self, ledger: Ledger) -> Declined | Absent | None:
-        # Past its time it keeps nobody out any more.
+        # Past its time it no longer keeps others out.
         return super()._restore(ledger) if monotonic() < self._end else Absent()
 
 

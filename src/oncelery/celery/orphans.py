@@ -18,7 +18,7 @@ from kombu.serialization import prepare_accept_content
 from kombu.utils.json import loads
 
 from oncelery.celery.message import KEY, PARKED, job_id_in
-from oncelery.celery.replaying import kept_of
+from oncelery.celery.reading import kept_of
 from oncelery.celery.task import IdempotentTask
 from oncelery.celery.times import instant
 from oncelery.errors import OnceleryError

@@ -35,7 +35,7 @@ _logger = logging.getLogger("oncelery")
 #: How long a job that somebody is to be told of stays readable at least: its call-back may be long under way.
 TOLD_WITHIN = timedelta(days=2)
 
-#: The option of `apply_async` that brings a key apart to its `Publication`; it goes no further.
+#: The option of `apply_async` that carries `Publication.apart`; it is not sent.
 APART = "oncelery_apart"
 
 #: What makes a call part of a canvas, whose ids are fixed before it is published.
@@ -52,9 +52,9 @@ class Publication(Struct, frozen=True, kw_only=True):
     options: dict[str, Any]
     #: What the caller calls this request: the alias of its job, or the key of a task that declares none.
     idempotency_key: str | None = None
-    #: What is to be done if the work is there.
+    #: What to do if it is a duplicate, as the task or this call says; see `on_duplicate`.
     chosen: OnDuplicate = OnDuplicate.JOIN
-    #: The key in the place of the task's own, for what takes the place of a job of that (see replacing.py).
+    #: A key in place of the task's own, for a task that is part of what replaces it (see replacing.py).
     apart: str = ""
     #: For whom the call is made, where that is known from elsewhere than its arguments.
     scope: str = ""
@@ -64,7 +64,7 @@ class Publication(Struct, frozen=True, kw_only=True):
     notify: str = ""
     #: Whether the id was there before the call: somebody may wait for a result under it.
     promised: bool = False
-    #: The id of its job, where that is not its task id because another call has that.
+    #: The id of its job, if another call has its task id.
     own_id: str = ""
     #: The options that say where its message goes, once that is known.
     destination: dict[str, Any] = {}
@@ -90,8 +90,8 @@ class Publication(Struct, frozen=True, kw_only=True):
         options = self.options
         return follows_of(options.get("root_id"), options.get("parent_id"), options.get("group_id"))
 
-    def set_apart(self) -> Publication:
-        """Give the call a job id that follows from its task id, which another call has, and from what it follows."""
+    def with_own_id(self) -> Publication:
+        """Return the call with its own job id, derived from what it follows: another call has its task id."""
         nesting = self.options.get("replaced_task_nesting")
         return replace(self, own_id=job_id_of(self.task, self.task_id, nesting, self.follows))
 
@@ -111,7 +111,7 @@ class Publication(Struct, frozen=True, kw_only=True):
         return self.idempotency_key is not None and self.task.policy.key is None
 
     def rejected_by(self, answer: Existing) -> bool:
-        """Whether the task refuses this duplicate of a live job; a request that is sent again is none."""
+        """Whether the task rejects this duplicate of a live job. A request that is sent again is not a duplicate."""
         return answer.job.state.live and not answer.repeated and self.on_duplicate is OnDuplicate.REJECT
 
     def answered_by(self, job: Job) -> bool:
@@ -132,7 +132,7 @@ class Publication(Struct, frozen=True, kw_only=True):
         return self.with_headers({ASKED: True})
 
     def with_headers(self, headers: Mapping[str, Any]) -> Publication:
-        """Give the call with more headers."""
+        """Return the call with more headers."""
         return replace(self, options={**self.options, "headers": {**self.options["headers"], **headers}})
 
     def may_find_expired(self, job: Job) -> bool:
@@ -214,7 +214,7 @@ def publish_once(publication: Publication) -> AsyncResult[Any]:
         answer = stop.answer
     except IdTakenError:
         # Celery 5.7 keeps the id of a chain's last task in the chain object, which may be sent again.
-        return publish_once(publication.set_apart())
+        return publish_once(publication.with_own_id())
     except StoreUnavailableError as error:
         if not publication.options.get("parent_id"):
             raise
@@ -371,5 +371,5 @@ def sent_as(app: Celery, job: Job) -> tuple[str, bool]:
 
 
 def retention_of(task: IdempotentTask, *, named: bool) -> timedelta:
-    """Return how long a completed job answers its key: where a request's name is the key, as long as an alias does."""
+    """Return how long a completed job answers its key; at least as long as an alias if a request's name is the key."""
     return max(task.policy.retention, ALIAS_RETENTION) if named else task.policy.retention

@@ -49,7 +49,7 @@ class Reading:
         return Call((*given, *self._redact(args[len(given) :])), self._redact(kwargs))
 
     def reprs(self, task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, str]:
-        """Give what the message of a call shows of it, as options of `apply_async`: without its secrets."""
+        """Return what a message shows of its call, as options of `apply_async`, without secrets."""
         call = self.shown(task, args, kwargs)
         return {"argsrepr": repr(call.args)[:SHOWN], "kwargsrepr": repr(call.kwargs)[:SHOWN]}
 
@@ -64,7 +64,7 @@ class Reading:
 
 
 def outcome_of(task: IdempotentTask, job: Job) -> dict[str, Any] | None:
-    """Return what a result backend would keep of a completed job; None if that can only be asked for there."""
+    """Return what a result backend would keep of a completed job; None if only the backend can know."""
     value = None
     if job.result_omitted:
         if kept_of(task, job.id).get("status") in READY_STATES:
@@ -81,7 +81,7 @@ def outcome_of(task: IdempotentTask, job: Job) -> dict[str, Any] | None:
 
 
 def kept_of(task: IdempotentTask, task_id: str) -> Mapping[str, Any]:
-    """Give what the result backend keeps of a message's end; nothing if there is none, or if it cannot be asked."""
+    """Return what the result backend has of a task id; nothing if it has no result or cannot be asked."""
     if task.oncelery.answers_its_callers:
         # They alone may ask, and each but once.
         return {}

@@ -49,7 +49,7 @@ class GuardedRequest(Request):  # type: ignore[misc] # untyped in the stubs
         return self._request_dict.get(JOB) or job_id_of(self.task, self.id, self.replaced_task_nesting)
 
     def on_accepted(self, pid: Any, time_accepted: float) -> None:
-        """Report who opens a message that has come before: what it holds may kill this whole worker."""
+        """Report that a message that has come before is being opened: its payload may kill this worker."""
         if _has_come_before(self._message):
             background = self._once.background
             if background.opens_elsewhere:
@@ -81,13 +81,13 @@ class GuardedRequest(Request):  # type: ignore[misc] # untyped in the stubs
         """Count the crash, and then let the message go back to its queue, unless the job is over."""
         ask, lease = self._once.background.ask, self._once.board.take_down(self._job_id)
         if lease is None:
-            ask(partial(died, self._once, self._job_id), lambda answer: self._is_buried(answer) or fail())
+            ask(partial(died, self._once, self._job_id), lambda answer: self._end_if_buried(answer) or fail())
         else:
             # If the ledger does not answer, the lease lapses by itself.
             ask(partial(self._once.ledger.settle, lease, Release(cause=Cause.CRASH)), lambda _: fail())
 
-    def _is_buried(self, answer: ReceivedAnswer | None) -> bool:
-        """Whether the job is over; then its message is, too."""
+    def _end_if_buried(self, answer: ReceivedAnswer | None) -> bool:
+        """End the message of a job that is buried; return whether it is."""
         if not isinstance(answer, Buried | Finished) or answer.job.state is not State.BURIED:
             return False
         task_ready(self)
@@ -108,7 +108,7 @@ class GuardedRequest(Request):  # type: ignore[misc] # untyped in the stubs
         lease = self._once.board.take_down(self._job_id)
         if lease is None:
             # After what was reported before this, which may still wait for its answer.
-            self._once.background.ask(_nothing, lambda _: self._goes_on or fail())
+            self._once.background.ask(lambda: None, lambda _: self._goes_on or fail())
             return
 
         def go_on(answer: SettleAnswer | None) -> None:
@@ -160,7 +160,7 @@ class GuardedRequest(Request):  # type: ignore[misc] # untyped in the stubs
         self._once.background.ask(partial(self._cancel_unless_copy, reason, terminated=terminated), go_on)
 
     def _cancel_unless_copy(self, reason: str, *, terminated: bool) -> bool:
-        """Cancel the job; not so if this is a copy of a message whose job is under way or over: then return True."""
+        """Cancel the job. If the job already runs or has ended, this message is a copy: return True instead."""
         ledger = self._once.ledger
         job = ledger.get(self._job_id)
         if terminated or (job and job.state is State.QUEUED):
@@ -170,7 +170,7 @@ class GuardedRequest(Request):  # type: ignore[misc] # untyped in the stubs
 
 
 def request_class_of(kind: type[Any]) -> type[Request]:
-    """Give the class of a task's requests: ours, on top of the one that the app's own classes name."""
+    """Return the class of a task's requests: ours, on top of the app's own if it names one."""
     from oncelery.celery.task import IdempotentTask  # noqa: PLC0415 - it names this module
 
     named = (vars(each)["Request"] for each in kind.__mro__ if each is not IdempotentTask and "Request" in vars(each))
@@ -181,7 +181,7 @@ def request_class_of(kind: type[Any]) -> type[Request]:
 
 
 def guarded_strategy(task: Any, app: Any, consumer: Any, **options: Any) -> Any:
-    """Celery's strategy, but a message that has come before is opened under the eyes of the ledger."""
+    """Celery's strategy, except that the ledger records the opening of a message that has come before."""
     task.Request = request_class_of(type(task))
     receive = strategy.default(task, app, consumer, **options)
 
@@ -211,10 +211,6 @@ def guarded_strategy(task: Any, app: Any, consumer: Any, **options: Any) -> Any:
     return receive_guarded
 
 
-def _nothing() -> None:
-    pass
-
-
 def _has_come_before(message: Any) -> bool:
     again = (message.delivery_info or {}).get("redelivered") or message.headers.get(RESENT)
     return bool(again and message.headers.get("id"))
@@ -228,7 +224,7 @@ def _waits_for_its_turn(task: Any, message: Any, consumer: Any) -> bool:
 
 
 def _is_disposed_of(task: Any, message: Any) -> bool:
-    """Whether to acknowledge a message that has come before, unread; else it is opened, and the ledger knows.
+    """Whether to acknowledge a message that has come before, unread; else the ledger has recorded its opening.
 
     So if its job was buried as "never started", or discarded, or if another process is opening a copy.
     """

@@ -35,13 +35,13 @@ def is_successor(options: Mapping[str, Any]) -> bool:
 def fail_successor(
     task: IdempotentTask, task_id: str, call: tuple[Any, Any], options: Mapping[str, Any], error: Exception
 ) -> AsyncResult[Any]:
-    """Record the failure of a successor that cannot be published; raised, it would be that of the task before it."""
+    """Mark a successor that cannot be published as failed. Raised, the error would fail the task before it."""
     if isinstance(error, OperationalError) and getattr(get_current_worker_task(), "guarded", False):
         # Neither ledger nor broker took it. Delivered again, the task before it is replayed and publishes it then.
         raise Reject(error, requeue=True) from error
     _logger.error(
-        "%s[%s] was not published, though %s, which it follows, has ended: %s: %s. Its result is marked as failed. "
-        "Correct the cause, then send it yourself",
+        "could not publish %s[%s], which follows %s: %s: %s. Its result is marked as failed. "
+        "Fix the cause, then send it yourself",
         *(task.name, task_id, options["parent_id"], type(error).__name__, error),
     )
     request = Context(
@@ -58,7 +58,7 @@ def fail_successor(
             request=request,
             store_result=not options.get("ignore_result", task.ignore_result),
         )
-    except Exception:  # of whatever backend: what comes before has ended all the same
+    except Exception:  # of any backend: the task before it has ended all the same
         _logger.exception("could not mark %s as failed", task_id)
     return task.AsyncResult(task_id)
 
@@ -80,7 +80,7 @@ def _name(signature: dict[str, Any], name: str) -> None:
 
 
 def parts_of(signature: Mapping[str, Any]) -> Iterator[tuple[str, int, dict[str, Any]]]:
-    """Give the signatures that a chain, group or chord is made of, each with its field and its place there."""
+    """Return the signatures that a chain, group or chord is made of, each with its field and its place there."""
     parts = signature["kwargs"] if signature.get("subtask_type") in ("chain", "group", "chord") else {}
     for field in ("tasks", "header", "body"):
         inner = parts.get(field) or ()

@@ -1,6 +1,6 @@
 """The sweeper: publishes again what is lost.
 
-A step of every worker, in a thread of its own: neither a silent store nor much to publish holds up the worker's loop.
+A step of every worker, in its own thread: neither a silent store nor much to publish holds up the worker's loop.
 What is due is taken in one atomic step, so two sweepers never publish the same job, and no worker is special: the death
 of one costs no time.
 """
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("oncelery")
 
-#: How many jobs are taken at once, and how many are deleted: a script of the store that does more holds up others.
+#: How many jobs one call of the store takes or deletes: a larger one would hold up other callers.
 BATCH = 100
 
-#: How often a sweep deletes so many.
+#: How many such batches one sweep deletes at most.
 PRUNINGS = 10
 
 #: How long a sweeper that missed the store waits, in seconds, when it is back: time for owners to renew their leases.
@@ -74,7 +74,7 @@ def sweep(once: Oncelery) -> Swept:
     """
     sweeping = _Sweeping(once)
     signs = empty_queues(once)
-    # For so long they tell of all jobs that are due: one that was sent since is not.
+    # Until then no job is due that was sent after these queues were found empty.
     until = monotonic() + base.PUBLISH_GRACE.total_seconds()
     formats = readable_formats(once.app)
     while sweeping.publish(once.ledger.due(limit=BATCH, empty_queues=signs, formats=formats)) and monotonic() < until:
@@ -201,7 +201,7 @@ class Sweeper(bootsteps.StartStopStep):
     def start(self, consumer: Any) -> None:
         """Begin to sweep."""
         every = self._once.settings.sweep_every
-        # Without a store there are guarded tasks that nobody uses; the process that does gets an error.
+        # An app without a store may have guarded tasks, as long as it never calls them.
         if every and self._once.settings.store:
             self._stopped = Event()
             acts = [(every, self._once.sweep), (max(every, LOOK_EVERY), Orphans(self._once).restore)]

@@ -43,7 +43,7 @@ def create_app(
         version=version("oncelery"),
         summary="Jobs that take effect once",
         openapi_url=SCHEMA if keys is None else None,
-        # Their scripts come from a CDN, which may say and do anything in the name of this service.
+        # Their scripts come from a CDN, and could act with the rights of the person who opens the page.
         docs_url=None,
         redoc_url=None,
     )

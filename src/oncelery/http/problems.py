@@ -73,7 +73,7 @@ PAYLOAD_MISMATCH = Problem("payload-mismatch", 422, "The Idempotency-Key was use
 LIMIT_REACHED = Problem("limit-reached", 429, "This tenant has reached its limit")
 STORE_UNAVAILABLE = Problem("store-unavailable", 503, "The ledger does not answer")
 BROKER_UNAVAILABLE = Problem("broker-unavailable", 503, "The broker does not answer")
-OVERLOADED = Problem("overloaded", 503, "The service has too much to do")
+OVERLOADED = Problem("overloaded", 503, "The service is overloaded")
 
 #: The errors of Oncelery that are the caller's to know; all others are faults of the service.
 PROBLEMS: Mapping[type[OnceleryError], Problem] = {

@@ -1,4 +1,4 @@
-"""Threads for what blocks: `await peers.read(once.jobs.get, job_id)`; no answer is waited for in vain."""
+"""Threads for what blocks: `await peers.read(once.jobs.get, job_id)`; no call waits for ever."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 #: How many calls of one kind are under way at once; more only fight for the interpreter.
 THREADS: Final = 16
 
-#: How many wait for a thread; the next one is answered at once that there are too many.
+#: How many calls may wait for a thread; further ones are refused at once.
 LINE: Final = 1000
 
 #: After so many seconds without an answer, a look finds out whether the store is silent.
@@ -55,12 +55,12 @@ class Peers:
         """Ask the store; the trace under way stays under way.
 
         Raises:
-            ProblemError: the store is silent, or there is too much to do.
+            ProblemError: the store is silent, or too many calls wait.
         """
         return await self._answer(self._reads, partial(ask, *args, **kwargs), LONGEST)
 
     async def act(self, ask: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Do what may need the broker as well, which is not waited for longer than it should take."""
+        """Do what may need the broker as well, without a long wait for that."""
         return await self._answer(self._acts, partial(self._in_time, ask, *args, **kwargs), LONGEST)
 
     async def act_at_length(self, ask: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -97,7 +97,7 @@ class Peers:
 
 
 async def looked(breaker: Breaker) -> str:
-    """Look at a peer, with all who do so now, and return its trouble; empty if it answers."""
+    """Look at a peer, in one look with all who ask now; return its trouble, empty if it answers."""
     look = asyncio.wrap_future(breaker.look())
     await asyncio.wait({look}, timeout=breaker.seconds + MARGIN)
     return breaker.trouble

@@ -206,7 +206,7 @@ class DeadLetters:
         if keeper and keeper.id != job.id and _keeps_key(keeper):
             return Existing(keeper)
         if isinstance(written, Submission):
-            # It has no id yet: that comes with the act.
+            # Its id is made only when it is really revived.
             return Resubmitted(replace(written, id="").accepted(datetime.now(UTC)))
         revived[key] = replace(job, state=State.QUEUED)
         return Revived(job)

@@ -58,7 +58,7 @@ class Jobs:
         self._terminate = terminate
         #: Tells whoever waits for the result of a job that it is cancelled.
         self._tell = tell
-        #: Gives the key of a call, where tasks are known.
+        #: Returns the key of a call; None where no tasks are known.
         self._key_of = key_of
 
     def get(self, job_id: str) -> Job | None:
@@ -66,7 +66,7 @@ class Jobs:
         return self._ledger.get(job_id)
 
     def of(self, task: Any, /, *args: Any, **kwargs: Any) -> Job | None:  # noqa: ANN401 - as the task takes them
-        """Find the last job of this call of a task, without sending it; None: there is none, or its history is over.
+        """Return the last job of this call, without sending it; None if there was none, or its history is over.
 
         A job that is queued or running (`job.state.live`), or completed and within its retention, is what a duplicate
         of the call would be answered with.

@@ -19,7 +19,7 @@ _logger = logging.getLogger(LOGGER)
 
 
 def one_line(record: logging.LogRecord) -> bool:
-    """Keep a record to one line: a reason, a name or an id that a caller has chosen cannot pass for a line of ours.
+    """Keep a record to one line: a reason, a name or an id that a caller has chosen cannot forge another line.
 
     The record's own fields, which structured logs have, stay as they are.
     """
@@ -56,7 +56,7 @@ LINES: dict[type[e.Event], tuple[int, str]] = {
     e.JobSwept: (logging.INFO, f"publishing again, its %(lost)s seems lost: {_SUBJECT}"),
 }
 
-#: Why a job is buried that Celery itself has logged, as an error or, by `throws=`, as none.
+#: Reasons of burials that Celery has already logged: as an ERROR, or as INFO if `throws=` names the error.
 SAID_BY_CELERY = frozenset({Reason.FAILED, Reason.EXHAUSTED})
 
 #: The same events, where a worker was lost.

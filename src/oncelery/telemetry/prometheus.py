@@ -77,7 +77,7 @@ class LedgerCollector(Collector):
 EXPOSITION = CONTENT_TYPE_LATEST
 
 
-#: What is exposed of a store that nobody waits for.
+#: What is exposed while the store is known to be silent.
 DOWN = b"# HELP oncelery_up Whether the ledger's store answers\n# TYPE oncelery_up gauge\noncelery_up 0.0\n"
 
 
@@ -89,7 +89,7 @@ def exposition(ledger: Ledger) -> bytes:
 
 
 def _bounded(counts: Counts) -> Counts:
-    """Add up the tasks that are too many, so that no names that somebody makes up can fill a Prometheus server."""
+    """Add up the tasks past the limit, so that invented task names cannot fill a Prometheus server."""
     totals: Counter[str] = Counter()
     for (task, _), count in counts.items():
         totals[task] += count

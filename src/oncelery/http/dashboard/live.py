@@ -19,7 +19,7 @@ LASTS: Final = 30.0
 _BEGIN: Final = b"retry: 200\n\n"
 _PING: Final = b": still there\n\n"
 
-#: Gives a page, and whether it shows what was asked for, and not a trouble.
+#: Returns a page, and whether it shows what was asked for rather than an error.
 Look = Callable[[], Awaitable[tuple[str, bool]]]
 
 
@@ -42,7 +42,7 @@ async def _looks(look: Look) -> AsyncIterator[bytes]:
             told = time()
             yield _PING
         # A page that takes long to make is made less often, so that those who only look leave most of the time to work.
-        # One that could not be made is tried again soon: it took long because somebody waited for a silent store.
+        # One that could not be made is tried again soon: it took long because the store was silent.
         await asyncio.sleep(max(LOOK_EVERY, 5 * (time() - started)) if is_well else LOOK_EVERY)
 
 

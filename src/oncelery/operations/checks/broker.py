@@ -10,7 +10,7 @@ from oncelery.operations.checks.check import Complaint, error, warning
 from oncelery.operations.facts import Facts, QueueFacts
 
 #: After how many deliveries RabbitMQ 4 drops a message of a quorum queue, unless the queue says otherwise. From that
-#: version on, a negative limit is none; before, it is 0.
+#: version on, a negative limit means no limit; before, it means 0.
 QUORUM_LIMIT = 20
 QUORUM_LIMIT_SINCE = (4, 0)
 
@@ -82,7 +82,7 @@ def quorum_limit_negative(facts: Facts) -> Iterator[Complaint]:
     for queue in facts.broker.queues:
         if _is_quorum(queue) and int(queue.arguments.get("x-delivery-limit", 0)) < 0:
             yield (
-                f"queue {queue.name!r} drops what is delivered again: to RabbitMQ {version} x-delivery-limit -1 is 0",
+                f"queue {queue.name!r} drops redelivered messages: RabbitMQ {version} reads x-delivery-limit -1 as 0",
                 f'Queue("{queue.name}", queue_arguments={{"x-queue-type": "quorum"}})  # no limit, before RabbitMQ 4',
             )
 

@@ -114,7 +114,7 @@ class Entry:
         return self.job.state is State.RUNNING and self.last_run_was(lease)
 
     def unaware_of(self, lease: Lease) -> bool:
-        """Whether this lease is none that was granted here: a fence never goes down."""
+        """Whether this lease was not granted here: a fence never goes down."""
         return self.job.fence < lease.fence
 
     def settled_by(self, lease: Lease, settlement: Settlement) -> bool:

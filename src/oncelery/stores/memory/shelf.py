@@ -49,7 +49,7 @@ class Shelf:
             self._aliases[submission.alias] = job_id, submission.digest
 
     def watermark(self, now: datetime, queue: str) -> datetime:
-        """Tell when the job was sent that was sent last among those of a queue that have begun.
+        """Return when the newest of a queue's jobs that have begun was sent.
 
         A time later than now was written by a clock that was ahead, and counts as none.
         """

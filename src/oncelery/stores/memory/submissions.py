@@ -1,4 +1,4 @@
-"""What becomes of a submission to the memory store: a job of its own, or one that is there."""
+"""What becomes of a submission to the memory store: a new job, or one that exists."""
 
 from __future__ import annotations
 

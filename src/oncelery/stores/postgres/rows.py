@@ -49,7 +49,7 @@ _SUMMARY = ", ".join(
         "(job).state",
         # Longer than a list shows: what is escaped must be whole.
         f"left((job).reason, {SUMMARY_BYTES})",
-        # As bytes: JSON has escapes of its own. Whoever reads it ends it again: see `decode_cut`.
+        # As bytes: JSON has its own escapes. `decode_cut` reads what was cut.
         f"convert_to(left(split_part((job).error::text, '\",\"traceback\":\"', 1), {SUMMARY_BYTES}), 'UTF8')",
         f"convert_to(left((job).progress::text, {SUMMARY_BYTES}), 'UTF8')",
     ]

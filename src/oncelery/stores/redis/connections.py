@@ -22,10 +22,10 @@ from oncelery.stores.redis.primary import REFUSALS, TROUBLE, ClusterNodes, Finde
 from oncelery.stores.redis.scripts import FLAGGED, UNFLAGGED
 from oncelery.stores.redis.wire import Wire, Word, words
 
-#: How long a verb is sent again, where another server may take over, unless the URL says `patience`. All verbs may be.
+#: How long a verb is sent again where another server may take over, unless the URL says `patience`. Any verb may be.
 PATIENCE_SECONDS = 15.0
 
-#: How often a verb is sent, when connections break under it, to one server, for which nobody takes over.
+#: How often a verb is sent to a single server, which no other replaces, when connections break under it.
 SENDS = 3
 
 #: To one server no verb is sent again later than this after it first failed: the caller has a lease to mind.
@@ -73,7 +73,7 @@ class Server:
             self._finder = Sentinels(address)
         elif len(address.hosts) > 1:
             self._finder = ClusterNodes(address, prefix)
-        #: The primary, once we were told.
+        #: The primary, once we know it.
         self._primary: Primary | None = None
         #: Connections that nobody uses now. Taking and giving back are atomic, so that no lock is needed.
         self._idle: list[Link] = []

@@ -24,17 +24,17 @@ REFUSALS = (driver.AuthenticationError, driver.AuthorizationError, driver.NoPerm
 
 
 class ReplacedError(driver.ConnectionError):
-    """The server that answered is the primary no more: what it says counts for nothing."""
+    """The server that answered is no longer the primary: its answer does not count."""
 
 
 class Finder(Protocol):
     """Finds the primary."""
 
     def find(self, suspect: Node | None = None) -> Node:
-        """Ask who is the primary now; the suspect, who may have been replaced, is asked last.
+        """Ask which server is the primary now; the suspect, which may have been replaced, is asked last.
 
         Raises:
-            redis.ConnectionError: nobody knows at the moment.
+            redis.ConnectionError: no server knows at the moment.
         """
 
 

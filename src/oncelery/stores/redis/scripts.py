@@ -11,8 +11,8 @@ from oncelery.job import ALIAS_RETENTION, ALIASES_KEPT, MICROSECOND, PAST_KEPT, 
 from oncelery.stores.base import AUDIT_KEPT, HOURS_KEPT, PUBLISH_GRACE, SLOW_CHECK
 from oncelery.stores.redis.wire import words
 
-#: How many jobs or duplicates a script looks at, whether it shows them or not: nobody waits for it for more than a few
-#: milliseconds. A page that ends early says where to go on.
+#: How many jobs or duplicates a script looks at, whether it shows them or not: no other call waits for it for more
+#: than a few milliseconds. A page that ends early says where to go on.
 EXAMINED_AT_ONCE = 500
 
 #: How many bytes of result, steps, past and error stand beside the rest of a finished job; more is kept apart.
