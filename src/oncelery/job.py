@@ -218,10 +218,6 @@ class Failure(Struct, frozen=True, kw_only=True):
     message: str
     traceback: str = ""
 
-    def brief(self) -> Failure:
-        """Return what a list shows of it: the first line, and no traceback."""
-        return Failure(type=_cut(self.type), message=_cut(self.message.split("\n", 1)[0]))
-
 
 class Progress(Struct, frozen=True, kw_only=True):
     """How far a run says it has come."""
@@ -285,16 +281,14 @@ class JobSummary(Struct, frozen=True, kw_only=True):
     duplicates: int = 0
 
     def shortened(self) -> Self:
-        """Cut strings to what a list shows of them."""
-        progress = self.progress and replace(
-            self.progress, stage=_cut(self.progress.stage), message=_cut(self.progress.message)
-        )
+        """Cut strings to what a list shows of them: of an error the first line, and no traceback."""
+        error, progress = self.error, self.progress
         return replace(
             self,
             reason=_cut(self.reason),
-            error=self.error and self.error.brief(),
+            error=error and Failure(type=_cut(error.type), message=_cut(error.message.split("\n", 1)[0])),
             result_omitted=_cut(self.result_omitted),
-            progress=progress,
+            progress=progress and replace(progress, stage=_cut(progress.stage), message=_cut(progress.message)),
         )
 
 

@@ -92,7 +92,8 @@ def test_corrected_arguments_of_another_key_are_published_as_another_job(
     answer = once.dead_letters.revive("job-1", args=["o-9"])
 
     assert isinstance(answer, a.Resubmitted)
-    assert published == [(answer.job.id, (["o-9"], {}, {"headers": {"oncelery_key": answer.job.key}}))]
+    options = {"argsrepr": "('o-9',)", "kwargsrepr": "{}", "headers": {"oncelery_key": answer.job.key}}
+    assert published == [(answer.job.id, (["o-9"], {}, options))]
     assert [(event.decision, event.job_id) for event in seen] == [("revived", answer.job.id)]
     assert (job(once, 1).state, job(once, 1).reason) == (State.CANCELLED, f"revived as {answer.job.id}")
     task: Any = once.app.tasks["shop.charge"]
