@@ -146,6 +146,8 @@ class Entry:
     def set_right(self, now: datetime) -> None:
         """Take back what a clock that was ahead has written: no time of a live job is later than it can be."""
         job = self.job
+        if not job.state.live:
+            return
         if (ahead := job.changed_at - now) > NO_TIME:
             self.job = job = replace(job, changed_at=now, not_before=job.not_before and job.not_before - ahead)
             if job.state is State.QUEUED:

@@ -34,6 +34,11 @@ class Shelf:
         entry = self.entries.get(self._last.get(key, ""))
         return entry if entry and entry.job.keeps_key(now) else None
 
+    def set_right(self, now: datetime) -> None:
+        """Take back what a clock that was ahead has written."""
+        for entry in self.entries.values():
+            entry.set_right(now)
+
     def watermark(self, now: datetime, queue: str) -> datetime:
         """Tell when the job was sent that was sent last among those of a queue that have begun.
 
