@@ -163,6 +163,8 @@ class Entry:
     def set_right(self, now: datetime) -> None:
         """Take back what a clock that was ahead has written: no time of a live job is later than it can be."""
         job = self.job
+        if not job.state.live:
+            return
         if job.state is State.QUEUED and (ahead := job.changed_at - now) > NO_TIME:
             self.job = job = replace(job, changed_at=now, not_before=job.not_before and job.not_before - ahead)
             self.sent_at = min(self.sent_at, max(now, job.not_before or now))

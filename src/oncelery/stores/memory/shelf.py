@@ -48,6 +48,11 @@ class Shelf:
         if submission.alias and others < ALIASES_KEPT:
             self._aliases[submission.alias] = job_id, submission.digest
 
+    def set_right(self, now: datetime) -> None:
+        """Take back what a clock that was ahead has written."""
+        for entry in self.entries.values():
+            entry.set_right(now)
+
     def watermark(self, now: datetime, queue: str) -> datetime:
         """Return when the newest of a queue's jobs that have begun was sent.
 

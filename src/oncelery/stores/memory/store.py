@@ -91,7 +91,7 @@ class MemoryStore:
         hold: bool,
     ) -> a.BeginAnswer:
         known = self._shelf.readable(now, submission.id)
-        if known and known.job.state.live:
+        if known:
             known.set_right(now)
         entry = known or self._find_by_key(now, submission)
         if not isinstance(entry, Entry):
@@ -138,7 +138,7 @@ class MemoryStore:
             entry, digest = named
             return self._meet(now, entry, submission, differs=differ(submission.digest, digest))
         keeper = self._shelf.keeper(now, submission.key)
-        if keeper and keeper.job.state.live:
+        if keeper:
             keeper.set_right(now)
         if keeper and keeper.lapsed(now) and keeper.job.body == b"":
             self._shelf.end_lapsed(now, keeper)
@@ -301,9 +301,7 @@ class MemoryStore:
     ) -> Sequence[Job]:
         taken: list[Job] = []
         ended: list[Job] = []
-        for entry in self._shelf.entries.values():
-            if entry.job.state.live:
-                entry.set_right(now)
+        self._shelf.set_right(now)
         for entry in sorted(self._shelf.entries.values(), key=lambda entry: entry.next_check):
             queue = entry.job.queue
             sent_before = now if queue in empty_queues else self._shelf.watermark(now, queue)
