@@ -261,8 +261,12 @@ def test_the_sweeper_tells_celery_of_a_job_that_was_to_be_cancelled_when_its_wor
     assert result.state == "REVOKED"
 
 
-def test_the_sweeper_does_not_publish_what_has_been_the_death_of_too_many(hand: Hand) -> None:
-    result = hand.tasks.joining.delay(hand.name())
+def test_the_sweeper_does_not_publish_what_has_been_the_death_of_too_many(
+    hand: Hand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Nobody dies of reading JSON.
+    monkeypatch.setitem(hand.app.conf, "accept_content", ["json", "pickle"])
+    result = hand.tasks.joining.apply_async((hand.name(),), serializer="pickle")
     for _ in range(hand.once.settings.max_received):
         hand.once.ledger.received(result.id, limit=9)
     before = hand.waiting()

@@ -21,6 +21,7 @@ time_limits   a soft time limit strikes inside a task, and nowhere else
 request       the same delivery in the worker's main process
 opening       who opens a message that has come before, and may die of it
 background    what the main process asks of the ledger, beside its loop
+forks         no child is forked while a thread uses Celery's broker or results
 board         what each child holds, for its parent to see                               STAY ALIVE
 keeper        looks after the children: renews for them, lets go when they die
 sweeper       publishes again what is lost

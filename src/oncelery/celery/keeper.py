@@ -16,6 +16,7 @@ from celery import bootsteps
 from celery.signals import worker_process_shutdown
 
 from oncelery.answers import Fenced, RenewAnswer
+from oncelery.celery import forks
 from oncelery.celery.background import BackgroundStep
 from oncelery.celery.board import Held
 from oncelery.celery.publishing import publish_again, publish_or_leave
@@ -100,7 +101,8 @@ class Keeper(bootsteps.StartStopStep):
         # A job that the ledger does not know comes back with its message, which the child has not acknowledged.
         if job and job.state is State.QUEUED:
             # After it is released: sent before, it would be put away as a copy of what still runs.
-            publish_or_leave(job.id, lambda: publish_again(self._once, job, resent=True))
+            with forks.no_fork:
+                publish_or_leave(job.id, lambda: publish_again(self._once, job, resent=True))
 
 
 def _is_alive(pid: int) -> bool:

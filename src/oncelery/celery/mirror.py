@@ -8,6 +8,7 @@ from typing import Any
 from celery import Celery
 from kombu import Connection, Producer, Queue
 
+from oncelery.celery import forks
 from oncelery.celery.message import typed
 from oncelery.events import Event, JobBuried
 from oncelery.job import Job
@@ -37,7 +38,8 @@ class Mirror:
         try:
             job = self._ledger.get(event.job_id)
             if job:
-                self._publish(job)
+                with forks.no_fork:
+                    self._publish(job)
         except Exception as error:  # noqa: BLE001 - only a copy: it must not disturb the worker
             _logger.warning("could not copy dead letter %s to queue %r: %s", event.job_id, self._queue, error)
 

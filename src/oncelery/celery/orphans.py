@@ -17,6 +17,7 @@ from celery.states import READY_STATES
 from kombu.serialization import prepare_accept_content
 from kombu.utils.json import loads
 
+from oncelery.celery import forks
 from oncelery.celery.message import KEY, PARKED, job_id_in
 from oncelery.celery.reading import kept_of
 from oncelery.celery.task import IdempotentTask
@@ -52,15 +53,24 @@ class Orphans:
         """Put back what was an orphan at the last look and still is; answer how many."""
         now = monotonic()
         self._restored = {tag: at for tag, at in self._restored.items() if now - at < PAUSE}
-        with self._once.app.connection_for_read() as connection:
-            channel = connection.default_channel
-            if not hasattr(channel, "unacked_index_key"):
-                return 0
-            found = {tag for tag, written in self._delivered(channel) if self._orphan(written, channel)}
+        with forks.no_fork:
+            connection = self._once.app.connection_for_read()
+        try:
+            with forks.no_fork:
+                channel = connection.default_channel
+                if not hasattr(channel, "unacked_index_key"):
+                    return 0
+                delivered = self._delivered(channel)
+            # Not while no child can be forked: each of them is asked for in the ledger.
+            found = {tag for tag, written in delivered if self._orphan(written, channel)}
             orphans = found & self._suspects
-            for tag in orphans:
-                channel.qos.restore_by_tag(tag)
-                self._restored[tag] = now
+            with forks.no_fork:
+                for tag in orphans:
+                    channel.qos.restore_by_tag(tag)
+                    self._restored[tag] = now
+        finally:
+            with forks.no_fork:
+                connection.release()
         self._suspects = found - orphans
         return len(orphans)
 
@@ -113,7 +123,8 @@ class Orphans:
 
     def _is_told(self, task: IdempotentTask, headers: Mapping[str, Any]) -> bool:
         """Whether Celery has the result: it is stored last, but for the count of a group that is a chord's."""
-        return not headers.get("group") and kept_of(task, headers["id"]).get("status") in READY_STATES
+        with forks.no_fork:
+            return not headers.get("group") and kept_of(task, headers["id"]).get("status") in READY_STATES
 
     def _key(self, task: IdempotentTask, message: Any) -> str:
         if told := message.headers.get(KEY):

@@ -20,6 +20,7 @@ from celery.worker.state import task_ready
 from kombu.exceptions import ContentDisallowed, DecodeError
 
 from oncelery.answers import Absent, Buried, Busy, Cancelled, Finished, ReceivedAnswer, SettleAnswer, Settled
+from oncelery.celery import forks
 from oncelery.celery.call import failure_of
 from oncelery.celery.message import JOB, RESENT, job_id_in, job_id_of
 from oncelery.celery.opening import about_to_open, died, fail_buried, open_watched
@@ -129,11 +130,13 @@ class GuardedRequest(Request):  # type: ignore[misc] # untyped in the stubs
         if not isinstance(answer, Settled) or answer.state is not State.QUEUED:
             return answer
         try:
-            if self.store_errors:
-                self.task.backend.mark_as_retry(self.id, error, request=self._context)
-            if job := self._once.ledger.get(lease.job_id):
-                wait = (job.not_before - datetime.now(UTC)) / timedelta(seconds=1) if job.not_before else 0.0
-                publish_again(self._once, job, countdown=max(wait, 0.0))
+            job = self._once.ledger.get(lease.job_id)
+            with forks.no_fork:
+                if self.store_errors:
+                    self.task.backend.mark_as_retry(self.id, error, request=self._context)
+                if job:
+                    wait = (job.not_before - datetime.now(UTC)) / timedelta(seconds=1) if job.not_before else 0.0
+                    publish_again(self._once, job, countdown=max(wait, 0.0))
         except Exception as away:  # noqa: BLE001 - of broker, backend or store: the job is queued, and the sweeper looks after it
             _logger.warning(
                 "could not go on with job %s after its time limit; the sweeper will: %s", lease.job_id, away
@@ -242,7 +245,8 @@ def _is_disposed_of(task: Any, message: Any) -> bool:
             # Somebody opens a copy of it. If that is the death of them, the sweeper publishes another.
             return True
         case Buried(letter) | Finished(letter) if letter.reason == Reason.NEVER_STARTED:
-            fail_buried(task.backend, task_id, letter)
+            with forks.no_fork:
+                fail_buried(task.backend, task_id, letter)
             return True
         case Cancelled(letter):
             return letter.reason == DISCARDED

@@ -23,6 +23,7 @@ from kombu.exceptions import DecodeError, OperationalError
 from msgspec.structs import replace
 
 from oncelery.answers import Buried, Counted, Granted
+from oncelery.celery import forks
 from oncelery.celery.background import BackgroundStep
 from oncelery.celery.call import failure_of
 from oncelery.celery.message import JSON, Message, readable_formats, typed
@@ -73,7 +74,8 @@ def sweep(once: Oncelery) -> Swept:
         OperationalError, StoreUnavailableError: broker or store have gone away. What is left comes at its next check.
     """
     sweeping = _Sweeping(once)
-    signs = empty_queues(once)
+    with forks.no_fork:
+        signs = empty_queues(once)
     # Until then no job is due that was sent after these queues were found empty.
     until = monotonic() + base.PUBLISH_GRACE.total_seconds()
     formats = readable_formats(once.app)
@@ -97,7 +99,8 @@ class _Sweeping:
                 self.failed += 1
                 continue
             try:
-                self.published += _publish(self._once, job)
+                with forks.no_fork:
+                    self.published += _publish(self._once, job)
             except (OperationalError, StoreUnavailableError) as error:
                 if not isinstance(error.__cause__, MessageNacked):
                     # Each of the others would wait in vain as well.
@@ -204,6 +207,8 @@ class Sweeper(bootsteps.StartStopStep):
         # An app without a store may have guarded tasks, as long as it never calls them.
         if every and self._once.settings.store:
             self._stopped = Event()
+            # Made here, not in the thread: a child that is forked meanwhile would find it half made.
+            _ = self._once.ledger
             acts = [(every, self._once.sweep), (max(every, LOOK_EVERY), Orphans(self._once).restore)]
             repeat = (self._stopped, acts, consumer.connection_errors)
             Thread(target=self._repeat, args=repeat, name="oncelery-sweeper", daemon=True).start()

@@ -1,0 +1,41 @@
+"""No child is forked while a thread of the worker's main process uses Celery's broker or results.
+
+Their clients have locks. A child that is forked while a thread holds one finds it locked for ever, by a thread that the
+child does not have. The ledger's own clients need no such care.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+
+#: How long a fork waits for a thread that is at work, in seconds; then it is not kept back any longer, for the worker's
+#: loop forks. A child that hangs because of it is replaced by Celery.
+PATIENCE = 1.0
+
+#: Held by a thread of the main process, beside its loop, while it uses what is Celery's.
+no_fork = threading.RLock()
+
+
+class _Held:
+    """Whether the fork that is under way has waited in vain."""
+
+    in_vain = False
+
+
+def _before() -> None:
+    _Held.in_vain = not no_fork.acquire(timeout=PATIENCE)
+
+
+def _after() -> None:
+    if not _Held.in_vain:
+        no_fork.release()
+
+
+def _start_anew() -> None:
+    global no_fork  # noqa: PLW0603 - a lock of a thread that is not here
+    no_fork = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before, after_in_parent=_after, after_in_child=_start_anew)
