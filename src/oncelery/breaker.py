@@ -57,10 +57,11 @@ class Breaker:
         with self._lock:
             ended = self._look is not None and self._look.done()
             if self._look is None or (ended and monotonic() - self._ended >= self._every):
-                self._look, self._began = Future(), monotonic()
-                threading.Thread(
-                    target=self._run, args=(self._look,), name=f"oncelery-{self._name}", daemon=True
-                ).start()
+                look: Future[None] = Future()
+                self._began = monotonic()
+                # Before it is noted: where no thread can be started, the next call tries again.
+                threading.Thread(target=self._run, args=(look,), name=f"oncelery-{self._name}", daemon=True).start()
+                self._look = look
             return self._look
 
     def looked(self) -> str:

@@ -18,6 +18,10 @@ from oncelery.spelling import refuse_unknown
 DEFAULT_LEASE = timedelta(seconds=30)
 
 
+#: How long a finished job is kept at least: once it is gone, a run that was frozen meanwhile takes it for lost.
+SHORTEST_HISTORY = timedelta(hours=1)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
     """Exponential back-off with full jitter: a draw between nothing and the ceiling of that failure."""
@@ -62,6 +66,11 @@ class Policy:
     durability: Durability = Durability.FAST
     #: A URL to call when a job has ended.
     notify: str = ""
+
+    @property
+    def kept_for(self) -> timedelta:
+        """How long a finished job is kept."""
+        return max(self.history, SHORTEST_HISTORY)
 
     @classmethod
     def names(cls) -> frozenset[str]:

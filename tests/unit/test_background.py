@@ -123,3 +123,14 @@ def test_without_a_worker_it_is_asked_at_once() -> None:
     Background().ask(threading.current_thread, answers.append)
 
     assert answers == [threading.current_thread()]
+
+
+def test_what_tries_to_end_the_process_ends_neither_the_thread_nor_the_answers(asking: Background, loop: Loop) -> None:
+    def end() -> None:
+        raise SystemExit
+
+    answers: list[object] = []
+    asking.ask(end, answers.append)
+    asking.ask(lambda: "next", answers.append)
+
+    assert eventually(lambda: loop.turn() and answers == [None, "next"], SOON)

@@ -117,3 +117,16 @@ def test_a_forked_child_waits_for_no_look_of_its_parent(peer: Peer) -> None:
     if not pid:
         os._exit(1 if breaker.trouble else 0)
     assert os.waitpid(pid, 0)[1] == 0
+
+
+def test_where_no_thread_can_be_started_the_next_caller_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    breaker = Breaker(lambda: None, name="store")
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError):
+            breaker.look()
+
+    assert breaker.looked() == ""

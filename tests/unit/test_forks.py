@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from oncelery.celery import forks
+from oncelery.celery.made_once import made_once
 
 SOON = 20.0
 
@@ -67,3 +68,34 @@ def test_a_fork_does_not_wait_for_ever_and_its_child_finds_no_lock_held(
     at_work.set()
     with forks.no_fork:
         assert fork() == 0
+
+
+class Slow:
+    """Has a property that takes as long to make as the test says."""
+
+    def __init__(self) -> None:
+        self.begun, self.may_end = threading.Event(), threading.Event()
+
+    @made_once
+    def made(self) -> bool:
+        self.begun.set()
+        return self.may_end.wait(SOON)
+
+
+def test_a_child_that_is_forked_while_a_thread_makes_a_property_can_make_it() -> None:
+    slow = Slow()
+    thread = threading.Thread(target=lambda: slow.made)
+    thread.start()
+    assert slow.begun.wait(SOON)
+
+    def make() -> None:
+        slow.may_end.set()
+        sys.exit(0 if slow.made else 1)
+
+    child = multiprocessing.get_context("fork").Process(target=make)
+    child.start()
+    child.join(SOON)
+    slow.may_end.set()
+    thread.join(SOON)
+
+    assert child.exitcode == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -48,7 +49,12 @@ class Parent:
         monkeypatch.setattr(keeper, "monotonic", lambda: self.clock().timestamp())
         self._consumer: Any = SimpleNamespace(
             app=SimpleNamespace(
-                oncelery=SimpleNamespace(ledger=self.ledger, board=self.board, background=Background())
+                oncelery=SimpleNamespace(
+                    ledger=self.ledger,
+                    board=self.board,
+                    background=Background(),
+                    broker=SimpleNamespace(bounded=nullcontext),
+                )
             ),
             pool=SimpleNamespace(maintain_pool=lambda: None),
         )

@@ -57,7 +57,7 @@ class Background:
     def start(self, consumer: Any) -> None:
         """Ask beside the loop of this consumer from now on."""
         self.opens_elsewhere = isinstance(consumer.pool, Prefork)
-        if self._thread is None:
+        if self._thread is None or not self._thread.is_alive():
             self._thread = Thread(target=self._work, name="oncelery-background", daemon=True)
             self._thread.start()
         self._consumer = consumer
@@ -107,7 +107,12 @@ class Background:
     def _work(self) -> None:
         while True:
             act, then = self._asked.get()
-            answer = self.attempt(act)
+            try:
+                answer = self.attempt(act)
+            except BaseException:
+                # A payload may try to end the process. Without this thread nothing would be answered any more.
+                _logger.exception("unexpected error in the background work of a worker")
+                answer = None
             if then is not _ignore:
                 self._answered.append((then, answer))
                 self._wake()

@@ -124,7 +124,7 @@ class TaskCall:
             ),
             caller=request.origin or "",
             retention=retention_of(task, named=bool(digest and not alias)),
-            history=policy.history,
+            history=policy.kept_for,
             durability=policy.durability,
         )
 

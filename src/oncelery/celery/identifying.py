@@ -37,7 +37,7 @@ def key_of(task: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         ConfigurationError: the task is not guarded, or its calls are known by their ids alone.
     """
     if not getattr(task, "guarded", False):
-        raise ConfigurationError(f"{task!r} is not a guarded task: its calls are not in the ledger")
+        raise ConfigurationError(f"{task!r} is not a guarded task: pass the task itself, as @once.task returned it")
     if task.policy.key is TASK_ID:
         raise ConfigurationError(
             f"task {task.name!r} has key=TASK_ID, so that equal calls are not the same: write once.jobs.get(task_id)"

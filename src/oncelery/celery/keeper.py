@@ -101,7 +101,7 @@ class Keeper(bootsteps.StartStopStep):
         # A job that the ledger does not know comes back with its message, which the child has not acknowledged.
         if job and job.state is State.QUEUED:
             # After it is released: sent before, it would be put away as a copy of what still runs.
-            with forks.no_fork:
+            with forks.no_fork, self._once.broker.bounded():
                 publish_or_leave(job.id, lambda: publish_again(self._once, job, resent=True))
 
 

@@ -5,6 +5,7 @@ The standard `cached_property` has no lock from Python 3.12 on, and kombu's stay
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,11 @@ else:
         def __init__(self, make: Callable[[Any], Any]) -> None:
             self._make = make
             self.__doc__ = make.__doc__
+            self._renew_lock()
+            # A child that is forked while a thread makes the property has the lock, and not the thread.
+            os.register_at_fork(after_in_child=self._renew_lock)
+
+        def _renew_lock(self) -> None:
             self._lock = threading.RLock()
 
         def __get__(self, instance: Any, owner: type) -> Any:

@@ -134,7 +134,7 @@ def _guard(function: Callable[P, R], key: Key | None, limit: timedelta | None, a
             body=b"",
             caller=once.caller,
             retention=policy.retention,
-            history=policy.history,
+            history=policy.kept_for,
         )
         begin = partial(_begin, submission, policy, secrets.token_hex(16))
         answer = begin(once.ledger)

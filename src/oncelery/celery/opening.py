@@ -25,11 +25,18 @@ def open_watched(once: Oncelery, job_id: str, lease: timedelta, read: Callable[[
     """Open a message under the eyes of the ledger, if it lets us: if it answers Counted."""
     answer = about_to_open(once, job_id, lease)
     if isinstance(answer, Counted):
+        lives: timedelta | None = NO_TIME
         try:
             read()
+        except Exception:
+            raise
+        except BaseException:
+            # In the main thread it would have ended the process.
+            lives = None
+            raise
         finally:
             try:
-                _report(once, job_id, lease=NO_TIME)
+                _report(once, job_id, lease=lives)
             except OnceleryError as error:
                 _logger.warning("could not report that the message of job %s was opened: %s", job_id, error)
     return answer

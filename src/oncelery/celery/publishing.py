@@ -181,7 +181,7 @@ class Publication(Struct, frozen=True, kw_only=True):
             caller=self.caller or once.caller,
             delay=delay,
             retention=retention_of(self.task, named=self._is_named),
-            history=max(policy.history, TOLD_WITHIN) if self.notify else policy.history,
+            history=max(policy.kept_for, TOLD_WITHIN) if self.notify else policy.kept_for,
             durability=policy.durability,
             quota=once.settings.quota_of(found.scope) if found.scope else None,
         )

@@ -25,7 +25,7 @@ from oncelery.celery.call import failure_of
 from oncelery.celery.message import JOB, RESENT, job_id_in, job_id_of
 from oncelery.celery.opening import about_to_open, died, fail_buried, open_watched
 from oncelery.celery.publishing import publish_again
-from oncelery.job import DISCARDED, Cause, Lease, Reason, State
+from oncelery.job import DISCARDED, Cause, Job, Lease, Reason, State
 from oncelery.settlement import Raised, Release, decide
 
 if TYPE_CHECKING:
@@ -107,14 +107,13 @@ class GuardedRequest(Request):  # type: ignore[misc] # untyped in the stubs
     def _settle_timed_out(self, error: TimeLimitExceeded, fail: Callable[[], object]) -> None:
         """Settle the run; if its job gets another attempt, Celery must not call it a failure."""
         lease = self._once.board.take_down(self._job_id)
-        if lease is None:
-            # After what was reported before this, which may still wait for its answer.
-            self._once.background.ask(lambda: None, lambda _: self._goes_on or fail())
-            return
 
-        def go_on(answer: SettleAnswer | None) -> None:
-            is_known = not (answer is None or isinstance(answer, Absent))
-            self._goes_on = not is_known or (isinstance(answer, Settled) and answer.state is State.QUEUED)
+        def go_on(answer: Job | SettleAnswer | None) -> None:
+            if self._goes_on:
+                # Celery reports a time limit twice, and the first report has settled it.
+                return
+            is_known = answer is not None and not isinstance(answer, Absent)
+            self._goes_on = not is_known or (isinstance(answer, Job | Settled) and answer.state.live)
             if not self._goes_on:
                 fail()
                 return
@@ -122,7 +121,11 @@ class GuardedRequest(Request):  # type: ignore[misc] # untyped in the stubs
             # Where no record has the job's next run, its message must come again.
             self.acknowledge() if is_known else self.reject(requeue=True)
 
-        self._once.background.ask(partial(self._settle_and_retry, lease, error), go_on)
+        # Without a lease the child has not begun: it waits for the ledger.
+        settle = (
+            partial(self._settle_and_retry, lease, error) if lease else partial(self._once.ledger.get, self._job_id)
+        )
+        self._once.background.ask(settle, go_on)
 
     def _settle_and_retry(self, lease: Lease, error: TimeLimitExceeded) -> SettleAnswer:
         settlement = decide(Raised(error, failure_of(error)), self.task.policy, lease, jitter=random.random())  # noqa: S311 - a delay, no secret
@@ -131,7 +134,7 @@ class GuardedRequest(Request):  # type: ignore[misc] # untyped in the stubs
             return answer
         try:
             job = self._once.ledger.get(lease.job_id)
-            with forks.no_fork:
+            with forks.no_fork, self._once.broker.bounded():
                 if self.store_errors:
                     self.task.backend.mark_as_retry(self.id, error, request=self._context)
                 if job:

@@ -241,7 +241,8 @@ class Sweeper(bootsteps.StartStopStep):
             _logger.warning("could not sweep: %s", error)
         except (OperationalError, *errors) as error:
             _logger.warning("could not sweep: %s", error)
-        except Exception:
+        except BaseException:
+            # A payload may try to end the process. Without this thread nothing would be swept any more.
             _logger.exception("could not sweep")
 
     def _store_is_back(self) -> bool:

@@ -137,7 +137,7 @@ class Store(Protocol):
     def renew(self, leases: Sequence[Lease]) -> Sequence[RenewAnswer]:
         """Let each lease that is still ours last its `duration` from now, in one round trip; answers in order.
 
-        Fenced if it is not ours; Absent if the job, or this run's grant, is not known.
+        Fenced if it is not ours, also past its history; Absent if the job, or this run's grant, is not known.
         """
 
     def settle(self, lease: Lease, settlement: Settlement) -> SettleAnswer:

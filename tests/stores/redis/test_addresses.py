@@ -196,3 +196,8 @@ def test_sentinels_that_do_not_help_are_said_to_in_one_sentence(
             reserve(store)
 
     assert len(str(raised.value)) < 200
+
+
+def test_a_cluster_has_no_other_database_than_0() -> None:
+    with pytest.raises(ConfigurationError, match="database 0 only"):
+        RedisStore("redis://one:7000,two:7001/1")

@@ -83,7 +83,7 @@ def quorum_limit_negative(facts: Facts) -> Iterator[Complaint]:
         if _is_quorum(queue) and int(queue.arguments.get("x-delivery-limit", 0)) < 0:
             yield (
                 f"queue {queue.name!r} drops redelivered messages: RabbitMQ {version} reads x-delivery-limit -1 as 0",
-                f'Queue("{queue.name}", queue_arguments={{"x-queue-type": "quorum"}})  # no limit, before RabbitMQ 4',
+                f'Queue("{queue.name}", queue_arguments={{"x-queue-type": "quorum"}})  # delete the old queue',
             )
 
 

@@ -166,7 +166,7 @@ class MemoryStore:
         return [self._renew(now, lease) for lease in leases]
 
     def _renew(self, now: datetime, lease: Lease) -> a.RenewAnswer:
-        entry = self._shelf.readable(now, lease.job_id)
+        entry = self._shelf.entries.get(lease.job_id)
         if entry is None or entry.unaware_of(lease):
             return a.Absent()
         if not entry.owned_by(lease):
@@ -175,7 +175,7 @@ class MemoryStore:
 
     @atomic
     def settle(self, now: datetime, lease: Lease, settlement: Settlement) -> a.SettleAnswer:
-        entry = self._shelf.readable(now, lease.job_id)
+        entry = self._shelf.entries.get(lease.job_id)
         if entry is None or entry.unaware_of(lease):
             return a.Absent()
         if entry.owned_by(lease):
@@ -205,9 +205,14 @@ class MemoryStore:
 
     @atomic
     def record(
-        self, now: datetime, lease: Lease, *, progress: Progress | None = None, step: tuple[str, bytes] | None = None
+        self,
+        now: datetime,  # noqa: ARG002 - as every verb
+        lease: Lease,
+        *,
+        progress: Progress | None = None,
+        step: tuple[str, bytes] | None = None,
     ) -> a.RecordAnswer:
-        entry = self._shelf.readable(now, lease.job_id)
+        entry = self._shelf.entries.get(lease.job_id)
         if entry is None or entry.unaware_of(lease):
             return a.Absent()
         if not entry.owned_by(lease):

@@ -17,7 +17,7 @@ BEGIN
   RETURNING 'Recorded', job.cancel_requested, job.state INTO answer, cancel_requested, state;
   IF NOT FOUND THEN
     SELECT job.state INTO state FROM jobs AS job
-    WHERE job.id = p_id AND job.fence >= p_fence AND (job.expires_at IS NULL OR job.expires_at > now);
+    WHERE job.id = p_id AND job.fence >= p_fence;
     answer := CASE WHEN FOUND THEN 'Fenced' ELSE 'Absent' END;
   ELSIF p_step IS NOT NULL THEN
     INSERT INTO steps VALUES (p_id, p_step, p_value) ON CONFLICT DO NOTHING;

@@ -35,7 +35,7 @@ BEGIN
           WHERE id = lease.id AND state = 'running' AND fence = lease.fence AND holder = lease.holder;
         END IF;
         SELECT *, state = 'running' AND fence = lease.fence AND holder = lease.holder AS is_ours INTO job
-        FROM jobs WHERE id = lease.id AND fence >= lease.fence AND (expires_at IS NULL OR expires_at > now);
+        FROM jobs WHERE id = lease.id AND fence >= lease.fence;
         ours[lease.place] := job.is_ours;
         untils[lease.place] := job.lease_until;
         cancels[lease.place] := job.cancel_requested;

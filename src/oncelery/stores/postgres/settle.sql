@@ -19,7 +19,8 @@ BEGIN
   job := hold(p_id, p_key);
   now := coalesce(p_now, clock_timestamp());
 
-  IF job.id IS NULL OR job.expires_at <= now OR job.fence < p_fence THEN
+  -- Also past its history: a run that others have ended must not take its job for lost.
+  IF job.id IS NULL OR job.fence < p_fence THEN
     answer := 'Absent';
     RETURN;
   ELSIF (job.fence, job.holder) IS DISTINCT FROM (p_fence, p_holder) THEN

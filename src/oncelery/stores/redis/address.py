@@ -76,6 +76,8 @@ class Address:
         except (TypeError, ValueError, redis.RedisError) as error:
             # Not the URL itself: it may hold a password.
             raise ConfigurationError(f"the store's URL is not understood: {error}") from error
+        if others and not self.primary_name and self._options.get("db"):
+            raise ConfigurationError("a cluster has database 0 only: end the store's URL in /0")
         self._sentinel_options = self._options | login | {"db": 0, "socket_timeout": CONNECT_SECONDS}
 
     @property

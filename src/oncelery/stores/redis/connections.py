@@ -174,7 +174,8 @@ class Server:
             return False
         said = str(error)
         if said.startswith(MOVED) and self._finder:
-            self._primary = Primary(self._finder, _moved_to(said))
+            node = _moved_to(said)
+            self._primary = Primary(self._finder, node) if node else None
         elif isinstance(error, BREAKS) or said.startswith(MOVING) or any(word in said for word in PASSING):
             self._primary = None
         else:

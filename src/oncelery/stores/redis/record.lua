@@ -23,7 +23,7 @@ if run[1] == RUNNING and run[2] == fence and run[3] == holder then
 end
 
 --include parts/reading.lua
-local job = readable(known(id))
+local job = known(id)
 if absent(job, fence) then
   return { 'absent' }
 end

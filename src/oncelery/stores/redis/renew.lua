@@ -17,7 +17,7 @@ for i = 2, #ARGV, 4 do
     answers[#answers + 1] = lease_until
     answers[#answers + 1] = run[4] or ''
   else
-    local job = readable(known(id))
+    local job = known(id)
     answers[#answers + 1] = absent(job, fence) and '' or job.state
     answers[#answers + 1] = false
   end

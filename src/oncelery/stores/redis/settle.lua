@@ -33,7 +33,8 @@ local LEADS_TO = {
 }
 
 if not owned then
-  job = readable(job or known(id))
+  -- Also past its history: a run that others have ended must not take its job for lost.
+  job = job or known(id)
   if absent(job, fence) then
     return { 'absent' }
   end

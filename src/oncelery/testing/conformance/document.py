@@ -51,7 +51,7 @@ MEANINGS: Mapping[Situation, str] = {
     S.CANCELLING: "running, and asked to end",
     S.COMPLETED: "its result answers duplicates",
     S.LET_GO: "completed, and past its retention: readable, but its key is free",
-    S.FORGOTTEN: "completed, and past its history: as if absent, pruned or not",
+    S.FORGOTTEN: "completed, and past its history: as if absent, but to its own run until it is pruned",
     S.BURIED: "a dead letter, until a person revives or discards it",
     S.CANCELLED: "ended by request; here: by force, while it ran",
 }

@@ -117,7 +117,7 @@ WAITING = (S.QUEUED, S.DELAYED, S.TRAILING)
 HELD = (S.RUNNING, S.LAPSED, S.CANCELLING)
 ENDED = (S.COMPLETED, S.LET_GO, S.BURIED, S.CANCELLED)
 #: A run that the ledger has not granted, or no longer knows of: a fail-over has undone that.
-UNGRANTED = (*UNKNOWN, *WAITING)
+UNGRANTED = (S.ABSENT, *WAITING)
 
 _JOINS: Row = {
     Existing: same(*WAITING, *HELD, S.COMPLETED),
@@ -172,33 +172,33 @@ TABLE: Mapping[Verb, Row] = {
     },
     V.RENEW: {
         Renewed: to(S.RUNNING, S.RUNNING, S.LAPSED) | same(S.CANCELLING),
-        Fenced: same(*ENDED),
+        Fenced: same(*ENDED, S.FORGOTTEN),
         Absent: same(*UNGRANTED),
     },
     V.RECORD: {
         Recorded: same(*HELD),
-        Fenced: same(*ENDED),
+        Fenced: same(*ENDED, S.FORGOTTEN),
         Absent: same(*UNGRANTED),
     },
     V.COMPLETE: {
         # The last holder of a completed job asks again: its first answer was lost.
-        Settled: to(S.COMPLETED, *HELD) | same(S.COMPLETED, S.LET_GO),
+        Settled: to(S.COMPLETED, *HELD) | same(S.COMPLETED, S.LET_GO, S.FORGOTTEN),
         Fenced: same(S.BURIED, S.CANCELLED),
         Absent: same(*UNGRANTED),
     },
     V.RELEASE: {
         Settled: to(S.QUEUED, S.RUNNING, S.LAPSED) | to(S.CANCELLED, S.CANCELLING),
-        Fenced: same(*ENDED),
+        Fenced: same(*ENDED, S.FORGOTTEN),
         Absent: same(*UNGRANTED),
     },
     V.BURY: {
         Settled: to(S.BURIED, *HELD) | same(S.BURIED),
-        Fenced: same(S.COMPLETED, S.LET_GO, S.CANCELLED),
+        Fenced: same(S.COMPLETED, S.LET_GO, S.FORGOTTEN, S.CANCELLED),
         Absent: same(*UNGRANTED),
     },
     V.CANCEL_RUN: {
         Settled: to(S.CANCELLED, *HELD),
-        Fenced: same(*ENDED),
+        Fenced: same(*ENDED, S.FORGOTTEN),
         Absent: same(*UNGRANTED),
     },
     V.CANCEL: {

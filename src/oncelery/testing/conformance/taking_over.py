@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from oncelery.answers import Busy, Fenced, Settled
-from oncelery.job import Cause, OnDuplicate, State
+from oncelery.job import Cause, OnDuplicate, Progress, State
 from oncelery.settlement import Complete
 from oncelery.stores.base import PUBLISH_GRACE, SLOW_CHECK, Store
 from oncelery.testing.clock import FakeClock
@@ -26,6 +26,19 @@ from oncelery.testing.conformance.sweeping import EMPTY, swept
 
 class LostWorkers(Fixtures):
     """A run whose lease has lapsed is published again; until somebody begins, it may still win."""
+
+    def test_a_run_that_was_taken_over_is_superseded_also_when_the_history_of_its_job_is_over(
+        self, store: Store, clock: FakeClock
+    ) -> None:
+        brief = work(history=LEASE, retention=LEASE)
+        ghost = lapsed(store, clock, brief)
+        complete(store, running(store, brief, holder="second"))
+        clock.now += LEASE
+
+        assert store.get(JOB) is None
+        assert store.renew([ghost]) == [Fenced(State.COMPLETED)]
+        assert store.record(ghost, progress=Progress(done=1)) == Fenced(State.COMPLETED)
+        assert store.settle(ghost, Complete(result=b"by the ghost")) == Fenced(State.COMPLETED)
 
     def test_a_run_is_due_when_its_lease_has_lapsed_and_not_before(self, store: Store, clock: FakeClock) -> None:
         lease = running(store)
