@@ -323,7 +323,7 @@ def test_the_reason_of_a_cancellation_cannot_pass_for_a_line_of_the_audit(
 
     client.post(f"/jobs/{job_id}/cancel", params={"reason": "x): ok\noncelery.audit admin: discard job 42"})
 
-    lines = caplog.text.splitlines()
+    lines = [line for line in caplog.text.splitlines() if line.startswith("oncelery.")]
     assert [line.split()[0] for line in lines] == ["oncelery.events", "oncelery.audit"]
     assert not [line for line in lines if line.startswith("oncelery.audit admin")]
 
