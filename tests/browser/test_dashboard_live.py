@@ -190,7 +190,7 @@ def test_who_is_not_signed_in_signs_in_and_out(window: Open, world: World) -> No
 
         page.get_by_label("API key").fill("once_nobody")
         page.get_by_role("button", name="Sign in").click()
-        expect(page.get_by_role("alert")).to_contain_text("not let in")
+        expect(page.get_by_role("alert")).to_contain_text("No such API key")
         page.get_by_label("API key").fill(text)
         page.keyboard.press("Enter")
         expect(page.get_by_role("heading", name="Overview")).to_be_visible()
