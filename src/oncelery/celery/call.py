@@ -95,11 +95,11 @@ class TaskCall:
 
     def _submission(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Submission:
         task, policy, request = self.task, self.policy, self.request
-        told = request.headers or {}
-        key, own_id = told.get(KEY), told.get(JOB)
+        headers = request.headers or {}
+        key, own_id = headers.get(KEY), headers.get(JOB)
         if key:
-            alias, digest, follows = told.get(ALIAS, ""), told.get(DIGEST, ""), told.get(FOLLOWS, "")
-            scope, notify = told.get(SCOPE, ""), told.get(NOTIFY, "")
+            alias, digest, follows = headers.get(ALIAS, ""), headers.get(DIGEST, ""), headers.get(FOLLOWS, "")
+            scope, notify = headers.get(SCOPE, ""), headers.get(NOTIFY, "")
         else:
             # Sent by code that does not know the ledger.
             found = task.identity.of(args, kwargs, namespace=task.oncelery.namespace, task_id=own_id or request.id)
@@ -107,7 +107,7 @@ class TaskCall:
             root = request.root_id if request.root_id != request.id else None
             follows = follows_of(root, request.parent_id, request.group)
         #: Whether another call may have this task id: the publisher could not look.
-        self.unsure = bool(follows) and not own_id and (JOB in told or KEY not in told)
+        self.unsure = bool(follows) and not own_id and (JOB in headers or KEY not in headers)
         #: A URL to call when the job has ended.
         self.notify = "" if self.eager else notify
         delivery = request.delivery_info or {}
@@ -144,12 +144,12 @@ class TaskCall:
         """Take another job id, because another call has the task id; write it to the headers, for the next run."""
         request, follows = self.request, self.submission.follows
         own_id = job_id_of(self.task, request.id, request.replaced_task_nesting, follows)
-        told = {**(request.headers or {}), JOB: own_id}
-        if KEY in told and self.task.policy.key is TASK_ID and not self.submission.key_digest:
+        headers = {**(request.headers or {}), JOB: own_id}
+        if KEY in headers and self.task.policy.key is TASK_ID and not self.submission.key_digest:
             namespace, scope = self.task.oncelery.namespace, self.submission.scope
             found = self.task.identity.of(self._args, self._kwargs, namespace=namespace, task_id=own_id, scope=scope)
-            told[KEY] = found.key
-        request.headers = told
+            headers[KEY] = found.key
+        request.headers = headers
         self.submission = self._submission(self._args, self._kwargs)
 
     def body(self) -> bytes:
@@ -188,7 +188,7 @@ class TaskCall:
             return self._effected(run, outcome)
         if run.postponed is None or not isinstance(outcome, Returned | Raised):
             return outcome
-        # Asked for a retry and then ended in another way: that is told to Celery, but the job goes on.
+        # Asked for a retry and then ended in another way: Celery sees that, but the job goes on.
         if isinstance(outcome, Raised):
             self.control = outcome.error
         return run.postponed

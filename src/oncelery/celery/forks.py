@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import threading
 
-#: How long a fork waits for a thread that is at work, in seconds; then it is not kept back any longer, for the worker's
-#: loop forks. A child that hangs because of it is replaced by Celery.
+#: How long a fork waits for a thread that is at work, in seconds. No longer, because the worker's loop forks. If a
+#: child then hangs, Celery replaces it.
 PATIENCE = 1.0
 
 #: Held by a thread of the main process, beside its loop, while it uses what is Celery's.
@@ -32,10 +32,9 @@ def _after() -> None:
         no_fork.release()
 
 
-def _start_anew() -> None:
+def _renew() -> None:
     global no_fork  # noqa: PLW0603 - a lock of a thread that is not here
     no_fork = threading.RLock()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before, after_in_parent=_after, after_in_child=_start_anew)
+os.register_at_fork(before=_before, after_in_parent=_after, after_in_child=_renew)
